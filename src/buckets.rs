@@ -1,0 +1,203 @@
+//! Which bucket, and within it which engines: design §2 and §3.
+//!
+//! [`BucketResolver`] orders compatible buckets by length and looks at no worker, load, stage or
+//! policy. [`Bucket`] owns the choice between one plain engine and a complete pair; half a pair
+//! cannot be spelled ([`BucketGroups`]). [`EngineGroup`] owns membership and its policy, filters
+//! live engines, and believes a policy's answer only if it is the very handle it offered. Nothing
+//! here knows HTTP, falls to another bucket, takes a guard or sends anything.
+
+mod group;
+mod resolver;
+
+use thiserror::Error;
+
+pub use group::EngineGroup;
+pub use resolver::{BucketResolver, ResolverError};
+
+use crate::ids::{BucketId, ModelId, Stage};
+use crate::policies::{Pick, PickError, PickRequest};
+use crate::workers::WorkerRegistry;
+
+/// Length limits of a bucket, tokens. Every bound is inclusive; an absent bound always holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TokenLimits {
+    /// Smallest prompt.
+    pub min_input_tokens: Option<u64>,
+    /// Largest prompt.
+    pub max_input_tokens: Option<u64>,
+    /// Largest prompt plus requested output; compared with the prompt alone when the output
+    /// budget is unknown.
+    pub max_context_tokens: Option<u64>,
+}
+
+impl TokenLimits {
+    /// The capacity by which buckets are ordered: the lesser of the input bound and the context
+    /// capacity, tokens; unbounded is `u64::MAX`. Source: policy-semantics §3 step 4.
+    #[must_use]
+    pub fn input_capacity(&self) -> u64 {
+        let input = self.max_input_tokens.unwrap_or(u64::MAX);
+        input.min(self.max_context_tokens.unwrap_or(u64::MAX))
+    }
+
+    /// Whether a prompt of `input` tokens with the expected peak `peak` fits.
+    #[must_use]
+    pub fn admit(&self, input: u64, peak: Option<u64>) -> bool {
+        self.min_input_tokens.is_none_or(|min| min <= input)
+            && self.max_input_tokens.is_none_or(|max| input <= max)
+            && self
+                .max_context_tokens
+                .is_none_or(|max| peak.unwrap_or(input) <= max)
+    }
+}
+
+/// The facts of one prepared request. The bucket adds its own id and the stage per group call.
+#[derive(Debug, Clone, Copy)]
+pub struct BucketRequest<'a> {
+    /// Requested model.
+    pub model: &'a ModelId,
+    /// Prompt length, tokens, at least 1.
+    pub input_tokens: u64,
+    /// Prompt plus requested output, tokens; `None` when the output budget is unknown.
+    pub expected_peak_tokens: Option<u64>,
+    /// Token ids of the prompt when tokenization worked.
+    pub token_ids: Option<&'a [u32]>,
+    /// Session header value.
+    pub session_key: Option<&'a str>,
+    /// Routing-key header value.
+    pub routing_key: Option<&'a str>,
+}
+
+/// The groups of a bucket: plain, or both halves of a pair.
+#[derive(Debug)]
+pub enum BucketGroups {
+    /// One engine does everything.
+    Plain(EngineGroup),
+    /// Prefill and decode engines, both picked from this bucket.
+    Pd {
+        /// Prefill engines.
+        prefill: EngineGroup,
+        /// Decode engines.
+        decode: EngineGroup,
+    },
+}
+
+/// A complete selection from one bucket.
+#[derive(Debug, Clone)]
+pub enum BucketPick {
+    /// One plain engine.
+    Plain(Pick),
+    /// A complete pair.
+    Pd {
+        /// The prefill engine.
+        prefill: Pick,
+        /// The decode engine, from the same bucket.
+        decode: Pick,
+    },
+}
+
+/// A failed attempt on one bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{stage}: {error}")]
+pub struct BucketError {
+    /// The group that failed.
+    pub stage: Stage,
+    /// How.
+    pub error: PickError,
+}
+
+/// One length class of a model: limits, rank and groups.
+#[derive(Debug)]
+pub struct Bucket {
+    id: BucketId,
+    rank: u32,
+    limits: TokenLimits,
+    groups: BucketGroups,
+}
+
+impl Bucket {
+    /// A bucket; limits are checked when a resolver is built from it.
+    #[must_use]
+    pub const fn new(id: BucketId, rank: u32, limits: TokenLimits, groups: BucketGroups) -> Self {
+        Self {
+            id,
+            rank,
+            limits,
+            groups,
+        }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> &BucketId {
+        &self.id
+    }
+
+    /// Its rank; smaller is tried first among equal capacities.
+    #[must_use]
+    pub const fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Its length limits.
+    #[must_use]
+    pub const fn limits(&self) -> &TokenLimits {
+        &self.limits
+    }
+
+    /// Its groups.
+    #[must_use]
+    pub const fn groups(&self) -> &BucketGroups {
+        &self.groups
+    }
+
+    /// One plain engine, or prefill and then decode.
+    ///
+    /// A decode failure discards the prefill pick: no guard was taken and nothing was sent.
+    ///
+    /// # Errors
+    /// The first group's failure with its stage.
+    pub async fn pick_engines(
+        &self,
+        workers: &WorkerRegistry,
+        request: &BucketRequest<'_>,
+    ) -> Result<BucketPick, BucketError> {
+        match &self.groups {
+            BucketGroups::Plain(group) => self
+                .pick_stage(group, Stage::Plain, workers, request)
+                .await
+                .map(BucketPick::Plain),
+            BucketGroups::Pd { prefill, decode } => {
+                let prefill = self
+                    .pick_stage(prefill, Stage::Prefill, workers, request)
+                    .await?;
+                let decode = self
+                    .pick_stage(decode, Stage::Decode, workers, request)
+                    .await?;
+                Ok(BucketPick::Pd { prefill, decode })
+            }
+        }
+    }
+
+    async fn pick_stage(
+        &self,
+        group: &EngineGroup,
+        stage: Stage,
+        workers: &WorkerRegistry,
+        request: &BucketRequest<'_>,
+    ) -> Result<Pick, BucketError> {
+        let request = PickRequest {
+            model: request.model,
+            stage,
+            bucket: &self.id,
+            input_tokens: request.input_tokens,
+            expected_peak_tokens: request.expected_peak_tokens,
+            token_ids: request.token_ids,
+            session_key: request.session_key,
+            routing_key: request.routing_key,
+        };
+        group
+            .pick(workers, &request)
+            .await
+            .map_err(|error| BucketError { stage, error })
+    }
+}

@@ -1,0 +1,25 @@
+//! sgl-edge: an edge proxy that picks the inference engine for every chat request.
+//!
+//! ```text
+//!   ids                       names of things; knows nothing
+//!    |---- workers            who exists, and who is well
+//!    |---- state              what was observed: loads (bindings and prefixes to come)
+//!    |        |
+//!    '---- policies           which engine of these
+//!             |---- buckets   which group of engines
+//!             |---- config    what the operator wrote, checked
+//!             |
+//!   tokenizer + all above --- server      one request: prepare, try buckets, map errors
+//!                               |
+//!                             proxy       the only code that speaks Pingora
+//!                               |
+//!                             main
+//!
+//!   mock                      engines without a model, for demo and tests; knows none of the above
+//! ```
+
+pub mod buckets;
+pub mod ids;
+pub mod policies;
+pub mod state;
+pub mod workers;

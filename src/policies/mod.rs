@@ -1,0 +1,162 @@
+//! Which engine of a given set takes a request: the policy contract and its construction.
+//!
+//! A policy sees facts and candidates. It owns its state handles, its fallback and where admission
+//! is asked. It refuses to know HTTP, other buckets, other groups or other roles, and it never
+//! returns an engine it was not given (the group checks that by identity). Source: design §4, §5.
+
+pub mod admission;
+mod draw;
+mod error;
+mod kind;
+mod params;
+mod power_of_two;
+mod pressure;
+mod random;
+mod round_robin;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+pub use admission::{
+    Admission, AdmissionLimits, EngineAdmission, EngineMetrics, Limit, ParamsError, Rejection,
+};
+pub use draw::{Draw, SeededDraw, ThreadDraw};
+pub use error::{Disposition, PickError};
+pub use kind::PolicyKind;
+pub use params::{PolicyParams, PowerOfTwoParams};
+pub use power_of_two::PowerOfTwoPolicy;
+pub use pressure::{Pressure, compare as compare_pressure};
+pub use random::RandomPolicy;
+pub use round_robin::RoundRobinPolicy;
+
+use crate::ids::{BucketId, ModelId, Stage};
+use crate::state::EngineLoadTable;
+use crate::workers::Worker;
+
+/// A boxed future, so that [`Policy`] is object safe and a pick may wait for a remote index.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The facts a policy may use. No body, no headers, no state handles. Source: design §4.
+#[derive(Debug, Clone, Copy)]
+pub struct PickRequest<'a> {
+    /// Requested model.
+    pub model: &'a ModelId,
+    /// Role of the group that asks.
+    pub stage: Stage,
+    /// Bucket of the group that asks.
+    pub bucket: &'a BucketId,
+    /// Prompt length, tokens, at least 1.
+    pub input_tokens: u64,
+    /// Prompt plus requested output, tokens; `None` when the output budget is unknown.
+    pub expected_peak_tokens: Option<u64>,
+    /// Token ids of the prompt when tokenization worked.
+    pub token_ids: Option<&'a [u32]>,
+    /// Session header value, when the model reads one and it is not empty.
+    pub session_key: Option<&'a str>,
+    /// Routing-key header value, likewise.
+    pub routing_key: Option<&'a str>,
+}
+
+/// Why a policy chose an engine; the closed set of metric and log labels.
+///
+/// Source: policy-semantics §22.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The rotation's turn.
+    RoundRobin,
+    /// A uniform draw.
+    Random,
+    /// Under the least pressure of the sample.
+    PowerOfTwo,
+}
+
+impl Reason {
+    /// The label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::RoundRobin => "round_robin",
+            Self::Random => "random",
+            Self::PowerOfTwo => "power_of_two",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One chosen engine, which passed admission, and why.
+#[derive(Debug, Clone)]
+pub struct Pick {
+    /// The very handle that was among the candidates.
+    pub engine: Arc<Worker>,
+    /// Label for metrics and logs.
+    pub reason: Reason,
+}
+
+/// Chooses one engine of a set.
+pub trait Policy: Send + Sync + fmt::Debug {
+    /// Which of the seven policies this is, for metrics and descriptions.
+    fn kind(&self) -> PolicyKind;
+
+    /// Chooses among `engines`, which are sorted by id and may take the request's stage.
+    ///
+    /// # Errors
+    /// See [`PickError`]; [`PickError::disposition`] says what the bucket loop does with each.
+    fn pick<'a>(
+        &'a self,
+        engines: &'a [Arc<Worker>],
+        request: &'a PickRequest<'a>,
+    ) -> BoxFuture<'a, Result<Pick, PickError>>;
+}
+
+/// Shared services that policies may need. Built once per process; survives a reload.
+#[derive(Debug, Clone)]
+pub struct PolicyServices {
+    /// Engine reports.
+    pub loads: Arc<EngineLoadTable>,
+    /// Where randomness comes from.
+    pub draw: Arc<dyn Draw>,
+}
+
+impl PolicyServices {
+    /// Services with an empty load table and the thread-local generator.
+    #[must_use]
+    pub fn new(loads: Arc<EngineLoadTable>) -> Self {
+        Self {
+            loads,
+            draw: Arc::new(ThreadDraw),
+        }
+    }
+}
+
+/// Builds the policy object of one role group. Every group gets an object of its own, because
+/// cursors live in it. Source: policy-semantics §4, §12.
+#[must_use]
+pub fn build(
+    params: &PolicyParams,
+    admission: AdmissionLimits,
+    services: &PolicyServices,
+) -> Arc<dyn Policy> {
+    let admission: Arc<dyn EngineAdmission> = Arc::new(admission);
+    let loads = Arc::clone(&services.loads);
+    match params {
+        PolicyParams::RoundRobin => Arc::new(RoundRobinPolicy::new(loads, admission)),
+        PolicyParams::Random => Arc::new(RandomPolicy::new(
+            loads,
+            admission,
+            Arc::clone(&services.draw),
+        )),
+        PolicyParams::PowerOfTwo(params) => Arc::new(PowerOfTwoPolicy::new(
+            *params,
+            loads,
+            admission,
+            Arc::clone(&services.draw),
+        )),
+    }
+}

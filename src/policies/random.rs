@@ -1,0 +1,65 @@
+//! A uniform, independent draw over the admitted candidates. Source: policy-semantics §12.
+
+use std::sync::Arc;
+
+use crate::policies::admission::{self, EngineAdmission};
+use crate::policies::{BoxFuture, Draw, Pick, PickError, PickRequest, Policy, PolicyKind, Reason};
+use crate::state::EngineLoadTable;
+use crate::workers::Worker;
+
+/// `random`.
+#[derive(Debug)]
+pub struct RandomPolicy {
+    loads: Arc<EngineLoadTable>,
+    admission: Arc<dyn EngineAdmission>,
+    draw: Arc<dyn Draw>,
+}
+
+impl RandomPolicy {
+    /// Load is read for admission only.
+    #[must_use]
+    pub fn new(
+        loads: Arc<EngineLoadTable>,
+        admission: Arc<dyn EngineAdmission>,
+        draw: Arc<dyn Draw>,
+    ) -> Self {
+        Self {
+            loads,
+            admission,
+            draw,
+        }
+    }
+
+    fn drawn(&self, engines: &[Arc<Worker>]) -> Pick {
+        Pick {
+            engine: Arc::clone(&engines[self.draw.below(engines.len())]),
+            reason: Reason::Random,
+        }
+    }
+
+    fn choose(&self, engines: &[Arc<Worker>]) -> Result<Pick, PickError> {
+        if engines.is_empty() {
+            return Err(PickError::NoCandidates);
+        }
+        if self.admission.admits_everything() {
+            return Ok(self.drawn(engines));
+        }
+        let snapshot = self.loads.capture();
+        let admitted = admission::filter(self.admission.as_ref(), engines, &snapshot)?;
+        Ok(self.drawn(&admitted))
+    }
+}
+
+impl Policy for RandomPolicy {
+    fn kind(&self) -> PolicyKind {
+        PolicyKind::Random
+    }
+
+    fn pick<'a>(
+        &'a self,
+        engines: &'a [Arc<Worker>],
+        _request: &'a PickRequest<'a>,
+    ) -> BoxFuture<'a, Result<Pick, PickError>> {
+        Box::pin(std::future::ready(self.choose(engines)))
+    }
+}

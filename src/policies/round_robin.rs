@@ -1,0 +1,72 @@
+//! Rotation over the admitted candidates, with a cursor owned by this policy object.
+//!
+//! The cursor moves once per pick that has an admitted candidate and wraps around. A change of
+//! membership may skip or repeat an engine; that is accepted. Source: policy-semantics §12.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::policies::admission::{self, EngineAdmission};
+use crate::policies::{BoxFuture, Pick, PickError, PickRequest, Policy, PolicyKind, Reason};
+use crate::state::EngineLoadTable;
+use crate::workers::Worker;
+
+/// `round_robin`.
+#[derive(Debug)]
+pub struct RoundRobinPolicy {
+    cursor: AtomicUsize,
+    loads: Arc<EngineLoadTable>,
+    admission: Arc<dyn EngineAdmission>,
+}
+
+impl RoundRobinPolicy {
+    /// A rotation that starts at the first engine. Load is read for admission only.
+    #[must_use]
+    pub fn new(loads: Arc<EngineLoadTable>, admission: Arc<dyn EngineAdmission>) -> Self {
+        Self {
+            cursor: AtomicUsize::new(0),
+            loads,
+            admission,
+        }
+    }
+
+    fn turn<'e>(&self, engines: &'e [Arc<Worker>]) -> Option<&'e Arc<Worker>> {
+        if engines.is_empty() {
+            return None;
+        }
+        engines.get(self.cursor.fetch_add(1, Ordering::Relaxed) % engines.len())
+    }
+
+    fn choose(&self, engines: &[Arc<Worker>]) -> Result<Pick, PickError> {
+        if engines.is_empty() {
+            return Err(PickError::NoCandidates);
+        }
+        let engine = if self.admission.admits_everything() {
+            self.turn(engines).cloned()
+        } else {
+            let snapshot = self.loads.capture();
+            let admitted = admission::filter(self.admission.as_ref(), engines, &snapshot)?;
+            self.turn(&admitted).cloned()
+        };
+        engine
+            .map(|engine| Pick {
+                engine,
+                reason: Reason::RoundRobin,
+            })
+            .ok_or(PickError::NoCandidates)
+    }
+}
+
+impl Policy for RoundRobinPolicy {
+    fn kind(&self) -> PolicyKind {
+        PolicyKind::RoundRobin
+    }
+
+    fn pick<'a>(
+        &'a self,
+        engines: &'a [Arc<Worker>],
+        _request: &'a PickRequest<'a>,
+    ) -> BoxFuture<'a, Result<Pick, PickError>> {
+        Box::pin(std::future::ready(self.choose(engines)))
+    }
+}

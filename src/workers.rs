@@ -1,0 +1,222 @@
+//! Who exists, and who is well: engines and the registry that lists them.
+//!
+//! The registry is one immutable snapshot per change, so that a reader sees members, roles and
+//! order together. It owns role labels; groups name engines by id only. It refuses a model that
+//! mixes plain with prefill or decode engines and then changes nothing. It knows no policy, no
+//! bucket and no HTTP. Source: design "Data ownership", policy-semantics §18.
+
+pub mod breaker;
+mod registry;
+mod url;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwapOption;
+use tokio::time::Instant;
+
+pub use breaker::{Breaker, BreakerParams, BreakerState, Outcome, Permit};
+pub use registry::{Members, RegistryError, WorkerRegistry};
+pub use url::{EngineUrl, UrlError};
+
+use crate::ids::{ModelId, Stage, WorkerId};
+
+/// What an operator or a discovery backend says of one engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerSpec {
+    /// Unique over all models.
+    pub id: WorkerId,
+    /// Where it listens.
+    pub url: EngineUrl,
+    /// The model it serves.
+    pub model: ModelId,
+    /// Its role label.
+    pub role: Stage,
+    /// Bootstrap port of a prefill engine; `None` lets the decode engine use its own default.
+    pub bootstrap_port: Option<u16>,
+}
+
+/// One live engine. Handles are compared by identity, not by id.
+#[derive(Debug)]
+pub struct Worker {
+    spec: WorkerSpec,
+    address: ArcSwapOption<SocketAddr>,
+    inflight: Arc<AtomicU64>,
+    healthy: Arc<AtomicBool>,
+    breaker: Arc<Breaker>,
+}
+
+impl Worker {
+    /// A healthy, idle engine with a closed breaker.
+    #[must_use]
+    pub fn new(spec: WorkerSpec, breaker: Option<BreakerParams>) -> Self {
+        let address = spec.url.ip().map(|ip| (ip, spec.url.port()).into());
+        Self {
+            address: ArcSwapOption::from_pointee(address),
+            spec,
+            inflight: Arc::default(),
+            healthy: Arc::new(AtomicBool::new(true)),
+            breaker: Arc::new(Breaker::new(breaker)),
+        }
+    }
+
+    /// A handle for `spec` that continues `old`, the engine of the same id before a reload.
+    ///
+    /// At the same address the in-flight count and health go on, and the breaker too if its
+    /// parameters are unchanged. At another address it is another engine and starts afresh; old
+    /// guards keep the old counter and can never underflow the new one.
+    #[must_use]
+    pub fn succeed(spec: WorkerSpec, breaker: Option<BreakerParams>, old: &Self) -> Self {
+        let mut worker = Self::new(spec, breaker);
+        if worker.spec.url != old.spec.url {
+            return worker;
+        }
+        worker.address.store(old.address.load_full());
+        worker.inflight = Arc::clone(&old.inflight);
+        worker.healthy = Arc::clone(&old.healthy);
+        if old.breaker.params() == breaker {
+            worker.breaker = Arc::clone(&old.breaker);
+        }
+        worker
+    }
+
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> &WorkerId {
+        &self.spec.id
+    }
+
+    /// Its address as configured.
+    #[must_use]
+    pub const fn url(&self) -> &EngineUrl {
+        &self.spec.url
+    }
+
+    /// The model it serves.
+    #[must_use]
+    pub const fn model(&self) -> &ModelId {
+        &self.spec.model
+    }
+
+    /// Its role label.
+    #[must_use]
+    pub const fn role(&self) -> Stage {
+        self.spec.role
+    }
+
+    /// Bootstrap port of a prefill engine, when known.
+    #[must_use]
+    pub const fn bootstrap_port(&self) -> Option<u16> {
+        self.spec.bootstrap_port
+    }
+
+    /// The socket address; `None` while a host name has not been resolved.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address.load().as_deref().copied()
+    }
+
+    /// Stores what a host name resolved to.
+    pub fn set_address(&self, address: SocketAddr) {
+        if self.address() != Some(address) {
+            self.address.store(Some(Arc::new(address)));
+        }
+    }
+
+    /// Requests this router holds a guard for.
+    #[must_use]
+    pub fn inflight(&self) -> u64 {
+        self.inflight.load(Ordering::Relaxed)
+    }
+
+    /// Whether active health checks let it serve. True until a check says otherwise.
+    #[must_use]
+    pub fn healthy(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed)
+    }
+
+    /// Stores the verdict of the active health checks.
+    pub fn set_healthy(&self, healthy: bool) {
+        self.healthy.store(healthy, Ordering::Relaxed);
+    }
+
+    /// Its circuit breaker.
+    #[must_use]
+    pub const fn breaker(&self) -> &Arc<Breaker> {
+        &self.breaker
+    }
+
+    /// Whether a group may offer it to a policy at `now`. Changes nothing.
+    #[must_use]
+    pub fn available(&self, now: Instant) -> bool {
+        self.healthy() && self.breaker.would_allow(now)
+    }
+
+    /// Counts one dispatched request until the guard is dropped.
+    pub fn acquire(&self) -> InflightGuard {
+        self.inflight.fetch_add(1, Ordering::Relaxed);
+        InflightGuard {
+            counter: Arc::clone(&self.inflight),
+        }
+    }
+}
+
+/// One request's place in an engine's in-flight count. Holds the counter, not the engine, so a
+/// guard outlives a reload harmlessly.
+#[derive(Debug)]
+#[must_use = "dropping the guard ends the count"]
+pub struct InflightGuard {
+    counter: Arc<AtomicU64>,
+}
+
+impl Drop for InflightGuard {
+    fn drop(&mut self) {
+        self.counter.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(url: &str) -> WorkerSpec {
+        WorkerSpec {
+            id: "e1".into(),
+            url: EngineUrl::parse(url).unwrap(),
+            model: "m".into(),
+            role: Stage::Plain,
+            bootstrap_port: None,
+        }
+    }
+
+    #[test]
+    fn guards_count_across_a_reload_and_return_to_zero() {
+        let params = Some(BreakerParams::default());
+        let old = Worker::new(spec("http://127.0.0.1:1"), params);
+        let guard = old.acquire();
+        let new = Worker::succeed(spec("http://127.0.0.1:1"), params, &old);
+        assert_eq!(new.inflight(), 1);
+        drop(guard);
+        assert_eq!((old.inflight(), new.inflight()), (0, 0));
+        assert!(Arc::ptr_eq(old.breaker(), new.breaker()));
+    }
+
+    #[test]
+    fn the_same_id_at_another_address_starts_afresh_and_old_guards_do_not_underflow_it() {
+        let old = Worker::new(spec("http://127.0.0.1:1"), None);
+        let guard = old.acquire();
+        let new = Worker::succeed(spec("http://127.0.0.1:2"), None, &old);
+        assert_eq!(new.inflight(), 0);
+        drop(guard);
+        assert_eq!(new.inflight(), 0);
+    }
+
+    #[test]
+    fn changed_breaker_parameters_give_a_new_breaker() {
+        let old = Worker::new(spec("http://127.0.0.1:1"), None);
+        let params = Some(BreakerParams::default());
+        let new = Worker::succeed(spec("http://127.0.0.1:1"), params, &old);
+        assert_eq!(new.breaker().params(), params);
+    }
+}
