@@ -22,4 +22,5 @@ pub mod buckets;
 pub mod ids;
 pub mod policies;
 pub mod state;
+pub mod tokenizer;
 pub mod workers;

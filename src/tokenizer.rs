@@ -1,0 +1,228 @@
+//! Prompt → token ids: one model's Hugging Face tokenizer with its chat template.
+//!
+//! The router needs the length of a prompt (buckets, load) and its token ids (cache lookups). This
+//! module produces both from the body the client sent, the way the engine will produce them from the
+//! body it receives: parse the request like the engine's protocol models, shape the messages like its
+//! chat handler, render the model's Jinja template, encode.
+//!
+//! **The seam.** Everything the rest of the crate knows is [`Tokenizer::encode_chat`] (ids, or nothing)
+//! and [`estimate_tokens`] (the size estimate for "nothing"). Faster encoders and prefix caches go
+//! behind it.
+//!
+//! **What it refuses to do.** It never fails a request: whatever goes wrong leads to the next rung of
+//! the ladder with a [`FallReason`]. It never executes a template that came with a request, never
+//! writes prompt text to a log, does no network access, and imports nothing from the rest of the crate.
+//! Caller-given `input_ids` are the caller's business.
+//!
+//! **Invariants.** A [`Prompt`] is never empty. Its ids equal the engine's only where
+//! [`Prompt::source`] is [`TokenSource::Chat`]; ids of any other rung are good for counting and must
+//! not be forwarded. Work is bounded by the size of the body: template instructions, recursion and
+//! output have limits. All of it is plain CPU work and belongs on a blocking pool.
+//!
+//! Source: http-and-operations §9, engine-wire §6, field lessons L44, L45, L54, L71.
+
+mod chat_request;
+mod environment;
+mod error;
+mod load;
+mod message;
+mod outcome;
+mod python;
+mod raw_text;
+mod source;
+mod template;
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+pub use error::TokenizerError;
+pub use outcome::{FallReason, Prompt, TokenSource};
+pub use source::ContentFormat;
+pub use template::{ChatTemplate, RenderedChat, TemplateSyntaxError};
+
+/// Prompt length guessed from the size of the whole body, tokens; at least 1.
+///
+/// * `body_bytes` — size of the request body as sent, images included, bytes.
+///
+/// Source: http-and-operations §9, row "estimate".
+#[must_use]
+pub fn estimate_tokens(body_bytes: u64) -> u64 {
+    (body_bytes / 4).max(1)
+}
+
+/// One model's tokenizer with its chat template. Immutable; share it behind an `Arc`.
+pub struct Tokenizer {
+    path: PathBuf,
+    encoder: tokenizers::Tokenizer,
+    template: Option<ChatTemplate>,
+    bos_id: Option<u32>,
+}
+
+// === impl Tokenizer ===
+
+impl Tokenizer {
+    /// Loads a tokenizer and, if there is one, its chat template.
+    ///
+    /// * `path` — a `tokenizer.json`, or a directory that holds one. `tokenizer_config.json` and
+    ///   `chat_template.jinja` are looked for beside it and may be missing; without a template every
+    ///   chat falls to raw text with [`FallReason::NoTemplate`].
+    ///
+    /// Reads files and parses megabytes: call it at start-up or reload, not on the request path.
+    ///
+    /// # Errors
+    /// [`TokenizerError`] names the file and the reason: it is missing, cannot be read, is not
+    /// complete JSON, is JSON of another kind, or holds a template that does not compile.
+    ///
+    /// Source: http-and-operations §9, rows "artefact" and "template"; L45.
+    pub fn load(path: &Path) -> Result<Self, TokenizerError> {
+        load::load(path)
+    }
+
+    /// Token ids of a chat-completions body, or `None` when only the estimate is left.
+    ///
+    /// * `body` — the whole JSON body as sent by the client.
+    ///
+    /// The ladder: rendered chat, then raw text. The reason for `None` is lost here;
+    /// [`try_encode_chat`](Self::try_encode_chat) keeps it.
+    ///
+    /// Source: http-and-operations §9, row "ladder".
+    #[must_use]
+    pub fn encode_chat(&self, body: &[u8]) -> Option<Prompt> {
+        self.try_encode_chat(body).ok()
+    }
+
+    /// Like [`encode_chat`](Self::encode_chat), but says why nothing could be encoded.
+    ///
+    /// # Errors
+    /// The [`FallReason`] that ruled out the rendered chat, when raw text gave no ids either.
+    pub fn try_encode_chat(&self, body: &[u8]) -> Result<Prompt, FallReason> {
+        let Ok(Value::Object(fields)) = serde_json::from_slice(body) else {
+            return Err(self.fell(FallReason::NotAnObject));
+        };
+        let reason = match guarded(|| self.encode_rendered(&fields, body.len())) {
+            Ok(ids) => {
+                return Ok(Prompt {
+                    ids,
+                    source: TokenSource::Chat,
+                    fell: None,
+                });
+            }
+            Err(reason) => self.fell(reason),
+        };
+        let ids = guarded(|| self.encode_raw(&fields)).map_err(|_| reason)?;
+        Ok(Prompt {
+            ids,
+            source: TokenSource::Text,
+            fell: Some(reason),
+        })
+    }
+
+    /// Ids of a bare text, without a template.
+    ///
+    /// * `add_special_tokens` — whether the tokenizer adds its own start and end tokens. The engine
+    ///   does for a completion's `prompt`, and does not for a rendered chat.
+    ///
+    /// # Errors
+    /// [`FallReason::Encode`] when the tokenizer fails, [`FallReason::Panicked`] when a library under
+    /// it gives up (a regular expression over its retry limit).
+    pub fn encode_text(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, FallReason> {
+        guarded(|| self.encode(text, add_special_tokens))
+    }
+
+    /// Text of token ids; unknown ids are left out.
+    ///
+    /// # Errors
+    /// [`FallReason::Encode`] when the tokenizer's decoder fails, [`FallReason::Panicked`] as above.
+    pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, FallReason> {
+        guarded(|| {
+            self.encoder
+                .decode(ids, skip_special_tokens)
+                .map_err(|_| FallReason::Encode)
+        })
+    }
+
+    /// The file the tokenizer was read from.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The model's chat template, if it has one.
+    #[must_use]
+    pub fn template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
+    fn encode_rendered(
+        &self,
+        fields: &Map<String, Value>,
+        body_bytes: usize,
+    ) -> Result<Vec<u32>, FallReason> {
+        chat_request::require_messages(fields)?;
+        let template = self.template.as_ref().ok_or(FallReason::NoTemplate)?;
+        let chat = template.render_fields(fields, body_bytes)?;
+        let mut ids = self.encode(&chat.text, false)?;
+        if let Some(prefix) = &chat.assistant_prefix {
+            ids.extend(self.encode_continuation(prefix)?);
+        }
+        not_empty(ids)
+    }
+
+    /// The engine encodes the message to be continued apart, with the tokenizer's special tokens, and
+    /// drops a leading start token.
+    fn encode_continuation(&self, prefix: &str) -> Result<Vec<u32>, FallReason> {
+        let mut ids = self.encode(prefix, true)?;
+        if self.bos_id.is_some() && ids.first().copied() == self.bos_id {
+            ids.remove(0);
+        }
+        Ok(ids)
+    }
+
+    fn encode_raw(&self, fields: &Map<String, Value>) -> Result<Vec<u32>, FallReason> {
+        let text = raw_text::of(fields).ok_or(FallReason::Empty)?;
+        not_empty(self.encode(&text, true)?)
+    }
+
+    fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, FallReason> {
+        self.encoder
+            .encode_fast(text, add_special_tokens)
+            .map(|encoding| encoding.get_ids().to_vec())
+            .map_err(|_| FallReason::Encode)
+    }
+
+    fn fell(&self, reason: FallReason) -> FallReason {
+        tracing::debug!(reason = reason.label(), "chat prompt not rendered");
+        reason
+    }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("path", &self.path)
+            .field("template", &self.template)
+            .finish_non_exhaustive()
+    }
+}
+
+fn not_empty(ids: Vec<u32>) -> Result<Vec<u32>, FallReason> {
+    if ids.is_empty() {
+        Err(FallReason::Empty)
+    } else {
+        Ok(ids)
+    }
+}
+
+/// Turns a panic of a library into a fall. The regular-expression library under the tokenizer panics
+/// when a search exceeds its retry limit, and that text comes from strangers. Safe to resume after:
+/// the only mutable state is the encoder's merge cache, which is switched off when it is poisoned.
+fn guarded<T>(work: impl FnOnce() -> Result<T, FallReason>) -> Result<T, FallReason> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(FallReason::Panicked))
+}
