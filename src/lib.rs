@@ -19,6 +19,7 @@
 //! ```
 
 pub mod buckets;
+pub mod config;
 pub mod ids;
 pub mod policies;
 pub mod state;

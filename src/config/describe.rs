@@ -1,0 +1,130 @@
+//! A configuration for people: what `sgl-edge check` prints of a file that is right.
+//!
+//! Buckets stand in the order in which requests try them. The text is not an interface; nothing
+//! parses it.
+
+use std::fmt::Write as _;
+
+use crate::config::types::{Bucket, Config, Group, Groups, Model};
+use crate::ids::Stage;
+use crate::policies::{AdmissionLimits, PolicyParams};
+
+/// `config` as text: models, buckets in resolution order, groups, policies, then warnings.
+#[must_use]
+pub fn describe(config: &Config) -> String {
+    let mut lines = Vec::new();
+    let listen: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
+    lines.push(format!(
+        "listen {}, admin {}",
+        listen.join(", "),
+        config.admin.listen
+    ));
+    for model in &config.models {
+        describe_model(&mut lines, model);
+    }
+    for warning in &config.warnings {
+        lines.push(format!("warning: {warning}"));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn describe_model(lines: &mut Vec<String>, model: &Model) {
+    let mut head = format!("model {}", model.id);
+    if !model.aliases.is_empty() {
+        let _ = write!(head, ", also {}", model.aliases.join(", "));
+    }
+    match &model.tokenizer {
+        Some(path) => {
+            let _ = write!(head, ", tokenizer {}", path.display());
+        }
+        None => head.push_str(", no tokenizer (tokens are estimated from bytes)"),
+    }
+    lines.push(head);
+    for stage in Stage::ALL {
+        let engines = model.engines.iter().filter(|engine| engine.role == stage);
+        let ids: Vec<&str> = engines.map(|engine| engine.id.as_str()).collect();
+        if !ids.is_empty() {
+            lines.push(format!("  {stage} engines: {}", ids.join(", ")));
+        }
+    }
+    let mut buckets: Vec<&Bucket> = model.buckets.iter().collect();
+    buckets.sort_by_key(|bucket| (bucket.input_capacity(), bucket.rank, bucket.id.clone()));
+    for (index, bucket) in buckets.into_iter().enumerate() {
+        describe_bucket(lines, index + 1, bucket);
+    }
+}
+
+fn describe_bucket(lines: &mut Vec<String>, number: usize, bucket: &Bucket) {
+    let capacity = match bucket.input_capacity() {
+        u64::MAX => "unbounded".to_owned(),
+        tokens => format!("{tokens} tokens"),
+    };
+    let input = match (bucket.min_input_tokens, bucket.max_input_tokens) {
+        (None, None) => "any".to_owned(),
+        (Some(min), None) => format!("from {min}"),
+        (None, Some(max)) => format!("up to {max}"),
+        (Some(min), Some(max)) => format!("{min} to {max}"),
+    };
+    let context = bucket
+        .max_context_tokens
+        .map_or_else(|| "any".to_owned(), |tokens| format!("up to {tokens}"));
+    lines.push(format!(
+        "  {number}. bucket {}: capacity {capacity}, rank {}, input {input}, context {context}",
+        bucket.id, bucket.rank
+    ));
+    match &bucket.groups {
+        Groups::Plain(group) => describe_group(lines, Stage::Plain, group),
+        Groups::Pd { prefill, decode } => {
+            describe_group(lines, Stage::Prefill, prefill);
+            describe_group(lines, Stage::Decode, decode);
+        }
+    }
+}
+
+fn describe_group(lines: &mut Vec<String>, stage: Stage, group: &Group) {
+    let members = match &group.worker_ids {
+        None => format!("every {stage} engine"),
+        Some(ids) if ids.is_empty() => "no engine".to_owned(),
+        Some(ids) => ids
+            .iter()
+            .map(|id| id.as_str())
+            .collect::<Vec<_>>()
+            .join(", "),
+    };
+    lines.push(format!(
+        "     {stage}: {}, {}, members: {members}",
+        policy(&group.policy),
+        admission(&group.admission)
+    ));
+}
+
+fn policy(params: &PolicyParams) -> String {
+    match params {
+        PolicyParams::RoundRobin | PolicyParams::Random => params.kind().to_string(),
+        PolicyParams::PowerOfTwo(tuning) => {
+            format!("{} (choices {})", params.kind(), tuning.choices())
+        }
+    }
+}
+
+fn admission(limits: &AdmissionLimits) -> String {
+    let rows = [
+        ("max_running_requests", limits.max_running_requests),
+        ("max_waiting_requests", limits.max_waiting_requests),
+        ("max_kv_tokens", limits.max_kv_tokens),
+        (
+            "max_pending_prefill_tokens",
+            limits.max_pending_prefill_tokens,
+        ),
+        ("max_inflight_requests", limits.max_inflight_requests),
+    ];
+    let caps: Vec<String> = rows
+        .iter()
+        .filter_map(|(name, cap)| cap.map(|cap| format!("{name} {cap}")))
+        .collect();
+    if caps.is_empty() {
+        "no caps".to_owned()
+    } else {
+        caps.join(", ")
+    }
+}

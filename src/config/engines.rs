@@ -1,0 +1,238 @@
+//! The engines of one model: a static list, or a source that is watched.
+//!
+//! Resolves no name and asks no engine. A model has plain engines, or prefill and decode engines,
+//! never both: the registry would refuse the mix (design §7), so the file is refused first.
+
+use std::collections::HashMap;
+
+use crate::config::models::Taken;
+use crate::config::reader::{At, Fields, Place, Problems, Read, found, short};
+use crate::config::scalars::{between, name, one_of, path, string};
+use crate::config::tree::{Node, Value};
+use crate::ids::{ModelId, Stage, WorkerId};
+use crate::workers::{EngineUrl, WorkerSpec};
+
+const SOURCES: [&str; 3] = ["static", "file", "kubernetes"];
+
+/// What the engines of one model must not share or mix.
+#[derive(Default)]
+struct Seen {
+    /// As written, with the place.
+    urls: HashMap<EngineUrl, (String, Place)>,
+    /// The first engine, with its role, and whether another one of the other kind was reported.
+    first: Option<(WorkerId, Stage, Place)>,
+    mixed: bool,
+}
+
+/// The engines. `None` if one could not be read, or if they come from elsewhere.
+pub(super) fn engines(
+    problems: &mut Problems,
+    model: &Fields<'_>,
+    model_id: &ModelId,
+    taken: &mut Taken,
+) -> Option<Vec<WorkerSpec>> {
+    let fields = problems.section(model, "engines", &SOURCES)?;
+    let before = problems.count();
+    let set: Vec<&str> = SOURCES
+        .into_iter()
+        .filter(|key| fields.get(key).is_some())
+        .collect();
+    if set.len() > 1 {
+        let problem = format!("has {}: choose one source of engines", set.join(" and "));
+        problems.add(&fields.place, problem);
+    }
+    file(problems, &fields);
+    kubernetes(problems, &fields);
+    let Some(at) = fields.get("static") else {
+        if set.is_empty() {
+            let problem =
+                "no engines: write `engines: {static: [{url: \"http://HOST:PORT\", role: plain}]}`";
+            problems.add(&fields.place, problem);
+        }
+        return None;
+    };
+    let items = problems.list(&at)?;
+    if items.is_empty() {
+        problems.add(&at.place, "no engines: at least one is needed");
+    }
+    let mut seen = Seen::default();
+    let engines: Vec<Option<WorkerSpec>> = items
+        .iter()
+        .map(|item| engine(problems, item, model_id, &mut seen, taken))
+        .collect();
+    if problems.count() > before {
+        return None;
+    }
+    engines.into_iter().collect()
+}
+
+fn engine(
+    problems: &mut Problems,
+    at: &At<'_>,
+    model: &ModelId,
+    seen: &mut Seen,
+    taken: &mut Taken,
+) -> Option<WorkerSpec> {
+    let fields = problems.map(at, &["id", "url", "role", "bootstrap_port"])?;
+    let id = problems.optional(&fields, "id", name);
+    let url = problems.required(
+        &fields,
+        "url",
+        string,
+        "the address, such as \"http://10.0.0.1:30000\"",
+    );
+    let url = url.and_then(|text| seen.url(problems, &fields.place_of("url"), &text));
+    let role = one_of(&Stage::ALL, Stage::as_str);
+    let role = problems.required(&fields, "role", role, "plain, prefill or decode");
+    let port = problems.optional(&fields, "bootstrap_port", port);
+    if let (Some(role @ (Stage::Plain | Stage::Decode)), Some(_)) =
+        (role, fields.get("bootstrap_port"))
+    {
+        let problem = format!("applies to prefill engines, this one is {role}: remove it");
+        problems.add(&fields.place_of("bootstrap_port"), problem);
+    }
+    let (explicit, id) = match id? {
+        Some(id) => (true, WorkerId::from(id)),
+        None => (false, WorkerId::from(url.as_ref()?.to_string())),
+    };
+    let place = if explicit {
+        fields.place_of("id")
+    } else {
+        fields.place_of("url")
+    };
+    taken.engine(problems, &place, &id);
+    if let Some(role) = role {
+        seen.role(problems, &fields.place_of("role"), &id, role);
+    }
+    Some(WorkerSpec {
+        id,
+        url: url?,
+        model: model.clone(),
+        role: role?,
+        bootstrap_port: port?,
+    })
+}
+
+fn port(node: &Node) -> Read<u16> {
+    let port = between(1, u64::from(u16::MAX))(node)?;
+    u16::try_from(port).map_err(|error| error.to_string())
+}
+
+// === impl Seen ===
+
+impl Seen {
+    fn url(&mut self, problems: &mut Problems, place: &Place, text: &str) -> Option<EngineUrl> {
+        let url = match EngineUrl::parse(text) {
+            Ok(url) => url,
+            Err(error) => {
+                problems.add(place, short_line(&error.to_string()));
+                return None;
+            }
+        };
+        if let Some((other, first)) = self.urls.get(&url) {
+            let problem = format!(
+                "`{}` is the same engine as `{}` at {} (line {}): both are {url}",
+                short(text),
+                short(other),
+                first.path,
+                first.line
+            );
+            problems.add(place, problem);
+            return None;
+        }
+        self.urls
+            .insert(url.clone(), (text.to_owned(), place.clone()));
+        Some(url)
+    }
+
+    /// Reports the first engine of the other kind only: the mix is one problem.
+    fn role(&mut self, problems: &mut Problems, place: &Place, id: &WorkerId, role: Stage) {
+        let (other, stage, first) = self
+            .first
+            .get_or_insert_with(|| (id.clone(), role, place.clone()));
+        let differs = (role == Stage::Plain) != (*stage == Stage::Plain);
+        if differs && !self.mixed {
+            let problem = format!(
+                "engine `{id}` is {role}, but `{other}` (line {}) is {stage}: a model has plain engines, or prefill and decode engines, never both; make two models of it",
+                first.line
+            );
+            problems.add(place, problem);
+            self.mixed = true;
+        }
+    }
+}
+
+/// Errors of other modules repeat what was written, which may hold line breaks.
+fn short_line(text: &str) -> String {
+    text.chars().flat_map(char::escape_debug).collect()
+}
+
+fn file(problems: &mut Problems, fields: &Fields<'_>) {
+    if let Some(Some(_)) = problems.optional(fields, "file", path) {
+        problems.unsupported(&fields.place_of("file"), "a watched file of engines");
+    }
+}
+
+fn kubernetes(problems: &mut Problems, fields: &Fields<'_>) {
+    let Some(at) = fields.get("kubernetes") else {
+        return;
+    };
+    let before = problems.count();
+    let known = [
+        "namespace",
+        "selector",
+        "prefill_selector",
+        "decode_selector",
+    ];
+    let Some(kubernetes) = problems.map(&at, &known) else {
+        return;
+    };
+    problems.optional(&kubernetes, "namespace", name);
+    let mut labels = |key| {
+        let at = kubernetes.get(key)?;
+        Some(selector(problems, &at).unwrap_or_default())
+    };
+    let selector = labels("selector");
+    let prefill = labels("prefill_selector");
+    let decode = labels("decode_selector");
+    if problems.count() == before {
+        let rule = match (&selector, &prefill, &decode) {
+            (Some(_), None, None) => None,
+            (None, Some(prefill), Some(decode)) => {
+                (prefill == decode).then_some("prefill_selector and decode_selector must differ")
+            }
+            (None, None, None) => Some("write selector, or prefill_selector and decode_selector"),
+            (Some(_), _, _) => Some("selector excludes prefill_selector and decode_selector"),
+            (None, _, _) => Some("prefill_selector and decode_selector belong together"),
+        };
+        match rule {
+            Some(rule) => problems.add(&at.place, rule),
+            None => problems.unsupported(&at.place, "discovery in Kubernetes"),
+        }
+    }
+}
+
+/// Label → value, in a stable order.
+fn selector(problems: &mut Problems, at: &At<'_>) -> Option<Vec<(String, String)>> {
+    let Value::Map(entries) = &at.node.value else {
+        let problem = format!(
+            "expected a map of labels, such as {{app: engines}}, found {}",
+            found(at.node)
+        );
+        problems.add(&at.place, problem);
+        return None;
+    };
+    if entries.is_empty() {
+        problems.add(&at.place, "is empty: at least one label is needed");
+    }
+    let mut labels = Vec::with_capacity(entries.len());
+    for (label, node) in entries {
+        let at = At {
+            place: at.place.key(label, node.line),
+            node,
+        };
+        labels.push((label.clone(), problems.value(&at, name)?));
+    }
+    labels.sort();
+    Some(labels)
+}

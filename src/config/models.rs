@@ -1,0 +1,127 @@
+//! The list of models: names, and what belongs to each.
+//!
+//! Reads engines before buckets. Checks what must be unique over the whole file: model names and
+//! engine ids.
+
+use std::collections::HashMap;
+
+use crate::config::reader::{At, Fields, Place, Problems};
+use crate::config::scalars::{name, path};
+use crate::config::types::Model;
+use crate::config::{buckets, engines, unbuilt};
+use crate::ids::{ModelId, WorkerId};
+
+const KEYS: [&str; 11] = [
+    "id",
+    "aliases",
+    "tokenizer",
+    "forward_input_ids",
+    "sampling",
+    "affinity",
+    "cache",
+    "slo",
+    "engines",
+    "kv_events",
+    "buckets",
+];
+
+/// What is unique over the whole file, with the place of its first use.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    names: HashMap<String, Place>,
+    engines: HashMap<WorkerId, Place>,
+}
+
+/// All models. `None` if one of them could not be read.
+pub(super) fn models(problems: &mut Problems, fields: &Fields<'_>) -> Option<Vec<Model>> {
+    let Some(at) = fields.get("models") else {
+        problems.add(
+            &fields.place_of("models"),
+            "missing: write a list of at least one model",
+        );
+        return None;
+    };
+    let items = problems.list(&at)?;
+    if items.is_empty() {
+        problems.add(&at.place, "is empty: at least one model is needed");
+        return None;
+    }
+    let mut taken = Taken::default();
+    let models: Vec<Option<Model>> = items
+        .iter()
+        .map(|item| model(problems, item, &mut taken))
+        .collect();
+    models.into_iter().collect()
+}
+
+fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Model> {
+    let fields = problems.map(at, &KEYS)?;
+    let id = problems.required(
+        &fields,
+        "id",
+        name,
+        "the name that requests give as `model`",
+    );
+    if let Some(id) = &id {
+        taken.name(problems, &fields.place_of("id"), id);
+    }
+    let aliases = aliases(problems, &fields, taken);
+    let tokenizer = problems.optional(&fields, "tokenizer", path);
+    // Where the id is unusable, engines are still read, for their own problems.
+    let model_id = ModelId::from(id.clone().unwrap_or_default());
+    let engines = engines::engines(problems, &fields, &model_id, taken);
+    unbuilt::model_settings(problems, &fields, engines.as_deref());
+    let buckets = buckets::buckets(problems, &fields);
+    id?;
+    Some(Model {
+        id: model_id,
+        aliases: aliases?,
+        tokenizer: tokenizer?,
+        engines: engines?,
+        buckets: buckets?,
+    })
+}
+
+fn aliases(problems: &mut Problems, fields: &Fields<'_>, taken: &mut Taken) -> Option<Vec<String>> {
+    let Some(at) = fields.get("aliases") else {
+        return Some(Vec::new());
+    };
+    let items = problems.list(&at)?;
+    let mut read = |item: &At<'_>| {
+        let alias = problems.value(item, name)?;
+        taken.name(problems, &item.place, &alias);
+        Some(alias)
+    };
+    let aliases: Vec<Option<String>> = items.iter().map(&mut read).collect();
+    aliases.into_iter().collect()
+}
+
+// === impl Taken ===
+
+impl Taken {
+    /// Claims a model id or alias.
+    fn name(&mut self, problems: &mut Problems, place: &Place, name: &str) {
+        if let Some(first) = self.names.get(name) {
+            let problem = format!(
+                "`{name}` already names the model at {} (line {})",
+                first.path, first.line
+            );
+            problems.add(place, problem);
+        } else {
+            self.names.insert(name.to_owned(), place.clone());
+        }
+    }
+
+    /// Claims an engine id.
+    pub(super) fn engine(&mut self, problems: &mut Problems, place: &Place, id: &WorkerId) {
+        if let Some(first) = self.engines.get(id) {
+            let problem = format!(
+                "engine id `{id}` is already used at {} (line {}): ids are unique over all models",
+                first.path, first.line
+            );
+            problems.add(place, problem);
+        } else {
+            self.engines.insert(id.clone(), place.clone());
+        }
+    }
+}

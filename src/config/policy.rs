@@ -1,0 +1,245 @@
+//! The policy of one group: its type, its tuning keys and its admission caps.
+//!
+//! Every tuning key of every type is known and checked, so that a misplaced one is explained and a
+//! wrong value is reported whatever the type is. Types the program does not have yet are refused
+//! by name. Ranges: policy-semantics §16 and §20.
+
+use crate::config::reader::{At, Fields, Place, Problems, Read, short};
+use crate::config::scalars::{alternatives, boolean, positive, real, string, unsigned};
+use crate::config::tree::Node;
+use crate::ids::Stage;
+use crate::policies::{AdmissionLimits, PolicyKind, PolicyParams, PowerOfTwoParams};
+
+const KEYS: [&str; 17] = [
+    "type",
+    "admission",
+    "choices",
+    "fallback",
+    "min_matched_tokens",
+    "min_match_ratio",
+    "candidate_min_workers",
+    "candidate_ratio",
+    "candidate_max_workers",
+    "switch_margin_tokens",
+    "pressure_guard",
+    "pressure_abs_threshold_tokens",
+    "pressure_abs_threshold_ms",
+    "pressure_rel_threshold",
+    "worker_queue_limit",
+    "saturation_queue_floor",
+    "min_load_choices",
+];
+
+/// Fallbacks that `sticky` may use. Source: policy-semantics §20, `--sticky-fallback-policy`.
+const FALLBACKS: [PolicyKind; 4] = [
+    PolicyKind::RoundRobin,
+    PolicyKind::Random,
+    PolicyKind::PowerOfTwo,
+    PolicyKind::LeastLoad,
+];
+
+/// The policy and caps of a `stage` group.
+pub(super) fn policy(
+    problems: &mut Problems,
+    group: &Fields<'_>,
+    stage: Stage,
+) -> Option<(PolicyParams, AdmissionLimits)> {
+    let fields = problems.section(group, "policy", &KEYS)?;
+    let kind = problems.setting(&fields, "type", kind, PolicyKind::PowerOfTwo);
+    tuning(problems, &fields, kind);
+    let admission = admission(problems, &fields);
+    Some((params(problems, &fields, kind?, stage)?, admission?))
+}
+
+fn kind(node: &Node) -> Read<PolicyKind> {
+    let label = string(node)?;
+    if let Some(kind) = PolicyKind::parse(&label) {
+        return Ok(kind);
+    }
+    let shown = short(&label);
+    Err(match PolicyKind::replacement_of_dropped(&label) {
+        Some(advice) => format!("`{shown}` is not a policy: {advice}"),
+        None => {
+            let labels = PolicyKind::ALL.map(PolicyKind::as_str);
+            format!(
+                "unknown policy `{shown}`, expected {}",
+                alternatives(&labels)
+            )
+        }
+    })
+}
+
+/// The parameters of a kind that the program has; the others are refused.
+fn params(
+    problems: &mut Problems,
+    fields: &Fields<'_>,
+    kind: PolicyKind,
+    stage: Stage,
+) -> Option<PolicyParams> {
+    match kind {
+        PolicyKind::RoundRobin => Some(PolicyParams::RoundRobin),
+        PolicyKind::Random => Some(PolicyParams::Random),
+        PolicyKind::PowerOfTwo => {
+            let Some(at) = fields.get("choices") else {
+                return Some(PolicyParams::default());
+            };
+            let choices = problems.value(&at, choices)?;
+            Some(PolicyParams::PowerOfTwo(choices))
+        }
+        PolicyKind::CacheAware if stage == Stage::Decode => {
+            let problem =
+                "cache_aware serves plain and prefill groups only: use power_of_two for decode";
+            problems.add(&fields.place_of("type"), problem);
+            None
+        }
+        PolicyKind::LeastLoad
+        | PolicyKind::SessionAware
+        | PolicyKind::Sticky
+        | PolicyKind::CacheAware => {
+            problems.unsupported(&fields.place_of("type"), &format!("policy {kind}"));
+            None
+        }
+    }
+}
+
+fn choices(node: &Node) -> Read<PowerOfTwoParams> {
+    let choices = usize::try_from(unsigned(node)?).map_err(|error| error.to_string())?;
+    PowerOfTwoParams::try_new(choices).map_err(|error| error.rule.to_owned())
+}
+
+/// The only type that reads `key`; `None` for keys of every type.
+fn owner(key: &str) -> Option<PolicyKind> {
+    match key {
+        "type" | "admission" => None,
+        "choices" => Some(PolicyKind::PowerOfTwo),
+        "fallback" => Some(PolicyKind::Sticky),
+        _ => Some(PolicyKind::CacheAware),
+    }
+}
+
+/// Checks the value of every tuning key, then whether the type reads it, then what must fit
+/// together. Order: policy-semantics §20, "Check value errors before policy-dependency errors".
+fn tuning(problems: &mut Problems, fields: &Fields<'_>, kind: Option<PolicyKind>) {
+    let before = problems.count();
+    for (key, at) in fields.iter() {
+        let Some(owner) = owner(key).filter(|_| KEYS.contains(&key)) else {
+            continue;
+        };
+        if kind == Some(PolicyKind::PowerOfTwo) && key == "choices" {
+            continue;
+        }
+        if !value(problems, key, &at) {
+            continue;
+        }
+        if let Some(kind) = kind.filter(|kind| *kind != owner) {
+            let problem = format!("`{key}` applies to {owner}, not to {kind}");
+            problems.add(&at.place, problem);
+        }
+    }
+    if kind == Some(PolicyKind::CacheAware) && problems.count() == before {
+        together(problems, fields);
+    }
+}
+
+/// Whether the value of one tuning key is in range.
+fn value(problems: &mut Problems, key: &str, at: &At<'_>) -> bool {
+    let share = "it must be from 0 to 1";
+    match key {
+        "min_matched_tokens" | "switch_margin_tokens" | "pressure_abs_threshold_tokens" => {
+            problems.value(at, unsigned).is_some()
+        }
+        "min_match_ratio" | "candidate_ratio" => {
+            let ratio = real(share, |number| (0.0..=1.0).contains(&number));
+            problems.value(at, ratio).is_some()
+        }
+        "pressure_abs_threshold_ms" => {
+            let millis = real("it must be at least 0", |number| number >= 0.0);
+            problems.value(at, millis).is_some()
+        }
+        "pressure_rel_threshold" => {
+            let factor = real("it must be above 1", |number| number > 1.0);
+            problems.value(at, factor).is_some()
+        }
+        "pressure_guard" => problems.value(at, boolean).is_some(),
+        "fallback" => problems.value(at, fallback).is_some(),
+        _ => problems.value(at, positive).is_some(),
+    }
+}
+
+fn fallback(node: &Node) -> Read<PolicyKind> {
+    let wanted = kind(node)?;
+    if FALLBACKS.contains(&wanted) {
+        return Ok(wanted);
+    }
+    let labels = FALLBACKS.map(PolicyKind::as_str);
+    Err(format!(
+        "{wanted} cannot be a fallback, expected {}",
+        alternatives(&labels)
+    ))
+}
+
+/// Pairs of `cache_aware` keys. Defaults: policy-semantics §16.
+fn together(problems: &mut Problems, fields: &Fields<'_>) {
+    let mut number = |key, default| {
+        problems
+            .optional(fields, key, positive)
+            .flatten()
+            .or(default)
+    };
+    let least = number("candidate_min_workers", Some(8));
+    let most = number("candidate_max_workers", Some(32));
+    let floor = number("saturation_queue_floor", None);
+    let limit = number("worker_queue_limit", None);
+    let place = |keys: [&str; 2]| -> Place {
+        let set = keys.into_iter().find(|key| fields.get(key).is_some());
+        fields.place_of(set.unwrap_or(keys[0]))
+    };
+    if let (Some(least), Some(most)) = (least, most)
+        && least > most
+    {
+        let problem =
+            format!("candidate_min_workers {least} is above candidate_max_workers {most}");
+        problems.add(
+            &place(["candidate_min_workers", "candidate_max_workers"]),
+            problem,
+        );
+    }
+    if let Some(floor) = floor {
+        let at = fields.place_of("saturation_queue_floor");
+        match limit {
+            None => problems.add(&at, "needs `worker_queue_limit`"),
+            Some(limit) if floor > limit => {
+                problems.add(
+                    &at,
+                    format_args!("{floor} is above worker_queue_limit {limit}"),
+                );
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn admission(problems: &mut Problems, policy: &Fields<'_>) -> Option<AdmissionLimits> {
+    let known = [
+        "max_running_requests",
+        "max_waiting_requests",
+        "max_kv_tokens",
+        "max_pending_prefill_tokens",
+        "max_inflight_requests",
+    ];
+    let fields = problems.section(policy, "admission", &known)?;
+    let caps = known.map(|key| problems.optional(&fields, key, unsigned));
+    let [running, waiting, kv, pending, inflight] = caps;
+    let limits = AdmissionLimits {
+        max_running_requests: running.flatten(),
+        max_waiting_requests: waiting.flatten(),
+        max_kv_tokens: kv.flatten(),
+        max_pending_prefill_tokens: pending.flatten(),
+        max_inflight_requests: inflight.flatten(),
+    };
+    let zeros = limits.problems();
+    for zero in &zeros {
+        problems.add(&fields.place_of(zero.parameter), zero.rule);
+    }
+    (caps.iter().all(Option::is_some) && zeros.is_empty()).then_some(limits)
+}
