@@ -21,6 +21,7 @@
 pub mod buckets;
 pub mod config;
 pub mod ids;
+pub mod mock;
 pub mod policies;
 pub mod state;
 pub mod tokenizer;

@@ -1,0 +1,135 @@
+//! The work an engine holds: a queue in front of a limited number of running requests.
+//!
+//! `/v1/loads` is read from here and never made up, so a router that steers by it steers by the
+//! truth. A load publisher would read the same [`LoadSnapshot`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Load numbers, in the units of engine-wire §2.2.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LoadSnapshot {
+    /// Requests being computed.
+    pub(crate) running: u32,
+    /// Requests in the queue, or waiting for their KV cache.
+    pub(crate) waiting: u32,
+    /// Prompt tokens of those, to be computed here.
+    pub(crate) waiting_tokens: u64,
+    /// KV tokens of running requests.
+    pub(crate) used_tokens: u64,
+    /// Prompt tokens computed since the start.
+    pub(crate) prefilled_tokens: u64,
+    /// Time that took, microseconds.
+    pub(crate) prefill_busy_us: u64,
+}
+
+/// The scheduler's books.
+#[derive(Debug)]
+pub(crate) struct Scheduler {
+    slots: Arc<Semaphore>,
+    max_waiting: Option<u32>,
+    load: Mutex<LoadSnapshot>,
+}
+
+impl Scheduler {
+    pub(crate) fn new(max_running: u32, max_waiting: Option<u32>) -> Self {
+        Self {
+            slots: Arc::new(Semaphore::new(max_running as usize)),
+            max_waiting,
+            load: Mutex::new(LoadSnapshot::default()),
+        }
+    }
+
+    pub(crate) fn load(&self) -> LoadSnapshot {
+        *self.load.lock()
+    }
+
+    /// Puts a request into the queue, or `None` when the queue is full.
+    pub(crate) fn enqueue(self: &Arc<Self>, prompt_tokens: u64) -> Option<Queued> {
+        let mut load = self.load.lock();
+        let must_wait = self.slots.available_permits() == 0;
+        if must_wait && self.max_waiting.is_some_and(|max| load.waiting >= max) {
+            return None;
+        }
+        load.waiting += 1;
+        load.waiting_tokens += prompt_tokens;
+        Some(Queued {
+            scheduler: self.clone(),
+            prompt_tokens,
+        })
+    }
+
+    /// A prompt was computed.
+    pub(crate) fn prefilled(&self, tokens: u64, took: Duration) {
+        let mut load = self.load.lock();
+        load.prefilled_tokens += tokens;
+        load.prefill_busy_us += u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    }
+}
+
+/// A request in the queue.
+#[derive(Debug)]
+#[must_use = "the request leaves the queue when this is dropped"]
+pub(crate) struct Queued {
+    scheduler: Arc<Scheduler>,
+    prompt_tokens: u64,
+}
+
+impl Queued {
+    /// Waits for its turn.
+    pub(crate) async fn run(self) -> Running {
+        let slot = self
+            .scheduler
+            .slots
+            .clone()
+            .acquire_owned()
+            .await
+            .expect("the semaphore is never closed");
+        {
+            let mut load = self.scheduler.load.lock();
+            load.running += 1;
+            load.used_tokens += self.prompt_tokens;
+        }
+        Running {
+            scheduler: self.scheduler.clone(),
+            tokens: self.prompt_tokens,
+            _slot: slot,
+        }
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        let mut load = self.scheduler.load.lock();
+        load.waiting -= 1;
+        load.waiting_tokens -= self.prompt_tokens;
+    }
+}
+
+/// A request being computed.
+#[derive(Debug)]
+#[must_use = "the slot is free again once this is dropped"]
+pub(crate) struct Running {
+    scheduler: Arc<Scheduler>,
+    tokens: u64,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Running {
+    /// The sequence grew.
+    pub(crate) fn grow(&mut self, tokens: u64) {
+        self.tokens += tokens;
+        self.scheduler.load.lock().used_tokens += tokens;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut load = self.scheduler.load.lock();
+        load.running -= 1;
+        load.used_tokens -= self.tokens;
+    }
+}
