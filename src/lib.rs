@@ -20,9 +20,13 @@
 
 pub mod buckets;
 pub mod config;
+pub mod demo;
 pub mod ids;
+pub mod logging;
 pub mod mock;
 pub mod policies;
+pub mod proxy;
+pub mod server;
 pub mod state;
 pub mod tokenizer;
 pub mod workers;

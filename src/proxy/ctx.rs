@@ -1,0 +1,201 @@
+//! One request from its head to its end.
+//!
+//! Everything that must be given back is a guard in here, so that the drop of the context releases
+//! it on every path: success, refusal, disconnect, panic. Source: pingora-notes §6.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use pingora::http::ResponseHeader;
+use pingora_proxy::Session;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::proxy::headers;
+use crate::proxy::prefill::PrefillJob;
+use crate::proxy::wire::Wire;
+use crate::server::ApiError;
+use crate::server::budget::Share;
+use crate::server::dispatch::{Leg, LegOutcome};
+use crate::server::live::{Exchange, LiveGuard};
+use crate::server::metrics::Metrics;
+use crate::server::prepare::Prepared;
+use crate::server::routing::Routing;
+use crate::server::select::Selection;
+use crate::server::sse::ErrorEvents;
+
+/// How the client's body stands when the engine connection is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum BodyState {
+    /// Read to its end; Pingora replays the tail once.
+    #[default]
+    Complete,
+    /// The JSON is complete, the end of the chunked coding is still unread.
+    EndUnread,
+}
+
+/// A selection that is being carried out.
+pub(crate) struct Dispatch {
+    /// What was selected and where.
+    pub(crate) selection: Selection,
+    /// The leg whose answer goes to the client: plain, or decode.
+    pub(crate) main: Leg,
+    /// The prefill leg until it is started.
+    pub(crate) prefill: Option<PrefillJob>,
+    /// While this lives, the prefill leg has its full time.
+    pub(crate) prefill_alive: Option<oneshot::Sender<()>>,
+    /// The body for the engines.
+    pub(crate) body: Bytes,
+    /// Whether the client asked for an event stream.
+    pub(crate) stream: bool,
+    /// The pair's number.
+    pub(crate) room: Option<u64>,
+    /// Shared with the janitor and the prefill leg.
+    pub(crate) exchange: Arc<Exchange>,
+    /// The wire of a connection made for this request.
+    pub(crate) wire: Arc<Wire>,
+    /// When the engine connection was there.
+    pub(crate) connected_at: Option<Instant>,
+    pub(crate) _listed: LiveGuard,
+}
+
+/// What the engine has answered so far.
+#[derive(Debug, Default)]
+pub(crate) struct EngineAnswered {
+    /// Its status, interim answers excluded.
+    pub(crate) status: Option<u16>,
+    /// When the first body byte came.
+    pub(crate) first_byte: Option<Instant>,
+    /// Body bytes.
+    pub(crate) bytes: u64,
+    /// Its answer ended as announced.
+    pub(crate) complete: bool,
+    /// Watches event streams.
+    pub(crate) events: Option<ErrorEvents>,
+}
+
+/// The context of one request.
+pub struct RequestCtx {
+    pub(crate) routing: Arc<Routing>,
+    pub(crate) arrived: Option<Instant>,
+    pub(crate) request_id: String,
+    pub(crate) route: &'static str,
+    pub(crate) method: &'static str,
+    pub(crate) refusal: Option<ApiError>,
+    pub(crate) prepared: Option<Prepared>,
+    pub(crate) body_state: BodyState,
+    pub(crate) body_bytes: u64,
+    pub(crate) dispatch: Option<Dispatch>,
+    pub(crate) answered: EngineAnswered,
+    pub(crate) inflight: Option<Share>,
+    pub(crate) buffered: Option<Share>,
+}
+
+impl std::fmt::Debug for RequestCtx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RequestCtx")
+            .field("request_id", &self.request_id)
+            .field("route", &self.route)
+            .field("dispatched", &self.dispatch.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl RequestCtx {
+    /// A context that keeps `routing` to the request's end.
+    pub(crate) fn new(routing: Arc<Routing>) -> Self {
+        Self {
+            routing,
+            arrived: None,
+            request_id: String::new(),
+            route: "unmatched",
+            method: "other",
+            refusal: None,
+            prepared: None,
+            body_state: BodyState::default(),
+            body_bytes: 0,
+            dispatch: None,
+            answered: EngineAnswered::default(),
+            inflight: None,
+            buffered: None,
+        }
+    }
+
+    /// The head has been read: start the clock, set what Pingora leaves unset.
+    pub(crate) fn begin(&mut self, session: &mut Session) {
+        self.arrived = Some(Instant::now());
+        self.request_id = headers::request_id(&session.req_header().headers);
+        let timeouts = &self.routing.config.timeouts;
+        session.set_read_timeout(Some(timeouts.client_body_idle));
+        session.set_write_timeout(Some(timeouts.client_write));
+        session.set_keepalive(Some(crate::proxy::CLIENT_KEEPALIVE_SECS));
+    }
+
+    /// When the request's head was complete.
+    pub(crate) fn arrived(&self) -> Instant {
+        self.arrived.unwrap_or_else(Instant::now)
+    }
+
+    /// The engine's head came.
+    pub(crate) fn engine_answered(&mut self, response: &ResponseHeader) {
+        let Some(dispatch) = &mut self.dispatch else {
+            return;
+        };
+        dispatch.exchange.heard(Instant::now());
+        if response.status.is_informational() {
+            return;
+        }
+        self.answered.status = Some(response.status.as_u16());
+        if is_event_stream(&response.headers) && response.status.is_success() {
+            self.answered.events = Some(ErrorEvents::default());
+        }
+    }
+
+    /// A piece of the engine's body came; observed only, never changed.
+    pub(crate) fn engine_sent(&mut self, piece: &[u8], end: bool, metrics: &Metrics) {
+        let Some(dispatch) = &mut self.dispatch else {
+            return;
+        };
+        let now = Instant::now();
+        dispatch.exchange.heard(now);
+        if !piece.is_empty() && self.answered.first_byte.is_none() {
+            self.answered.first_byte = Some(now);
+            if let (Some(prepared), Some(_)) = (&self.prepared, &self.answered.events) {
+                let waited = now.saturating_duration_since(self.arrived.unwrap_or(now));
+                metrics.ttft(&prepared.model.id, waited.as_secs_f64());
+            }
+        }
+        self.answered.bytes += u64::try_from(piece.len()).unwrap_or_default();
+        if let Some(events) = &mut self.answered.events {
+            events.scan(piece);
+        }
+        if end {
+            self.engine_finished();
+        }
+    }
+
+    /// The engine's answer ended as announced: nothing may cut its connection any more.
+    pub(crate) fn engine_finished(&mut self) {
+        self.answered.complete = true;
+        if let Some(dispatch) = &mut self.dispatch {
+            dispatch.exchange.disarm();
+            dispatch.main.settle(self.answered.outcome());
+        }
+    }
+}
+
+impl EngineAnswered {
+    /// What a complete answer says about the engine: its status, or the code of an error event
+    /// inside a 200.
+    pub(crate) fn outcome(&self) -> LegOutcome {
+        let in_band = self.events.as_ref().and_then(ErrorEvents::found);
+        LegOutcome::of_status(in_band.or(self.status).unwrap_or(500))
+    }
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers
+        .get(http::header::CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+}

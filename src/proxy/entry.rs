@@ -1,0 +1,103 @@
+//! The door of the data listener: one HTTP application around Pingora's proxy.
+//!
+//! Bounds the time for a request head, which Pingora bounds only per read, and the idle time of a
+//! connection with it. The clock travels as the connection context that Pingora hands to
+//! `on_connection_reuse` once a head is complete; a clock that runs out before that drops the
+//! connection. Source: contract §2 `timeouts.client_header`, pingora-notes §11.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream};
+use pingora::protocols::http::ServerSession;
+use pingora::protocols::http::v2::server::H2Options;
+use pingora::server::ShutdownWatch;
+use pingora_proxy::HttpProxy;
+
+use crate::proxy::{CLIENT_KEEPALIVE_SECS, EdgeProxy};
+
+/// Whether the head of the request in progress has been read.
+#[derive(Debug, Default)]
+struct HeadClock(AtomicBool);
+
+/// Marks a connection that has carried a request before.
+#[derive(Debug)]
+struct Reused;
+
+/// Called by the proxy once a head is complete.
+pub(super) fn head_is_complete(context: Box<dyn Any + Send + Sync>) {
+    if let Ok(clock) = context.downcast::<Arc<HeadClock>>() {
+        clock.0.store(true, Ordering::Release);
+    }
+}
+
+/// The context that a finished request leaves on its connection.
+pub(super) fn reused_marker() -> Box<dyn Any + Send + Sync> {
+    Box::new(Reused)
+}
+
+/// Pingora's proxy behind a head deadline.
+pub struct Entry {
+    proxy: Arc<HttpProxy<EdgeProxy>>,
+    client_header: Duration,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry")
+            .field("client_header", &self.client_header)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Entry {
+    /// Wraps an initialised proxy. `client_header`: time for one request head.
+    #[must_use]
+    pub fn new(proxy: HttpProxy<EdgeProxy>, client_header: Duration) -> Self {
+        Self {
+            proxy: Arc::new(proxy),
+            client_header,
+        }
+    }
+}
+
+#[async_trait]
+impl HttpServerApp for Entry {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        mut session: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        // A reused connection may idle before its next head begins.
+        let idle = match session.take_connection_user_context() {
+            Some(_) => Duration::from_secs(CLIENT_KEEPALIVE_SECS),
+            None => Duration::ZERO,
+        };
+        let clock = Arc::new(HeadClock::default());
+        session.set_connection_user_context(Some(Box::new(Arc::clone(&clock))));
+        let mut work = std::pin::pin!(self.proxy.process_new_http(session, shutdown));
+        match tokio::time::timeout(self.client_header + idle, &mut work).await {
+            Ok(reused) => reused,
+            Err(_) if clock.0.load(Ordering::Acquire) => work.await,
+            Err(_) => {
+                tracing::debug!("request head did not arrive in time");
+                None
+            }
+        }
+    }
+
+    fn server_options(&self) -> Option<&HttpServerOptions> {
+        self.proxy.server_options.as_ref()
+    }
+
+    fn h2_options(&self) -> Option<H2Options> {
+        self.proxy.h2_options.clone()
+    }
+
+    async fn http_cleanup(&self) {
+        self.proxy.http_cleanup().await;
+    }
+}

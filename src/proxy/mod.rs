@@ -1,0 +1,257 @@
+//! The only code that speaks Pingora.
+//!
+//! One short method per phase, each delegating: `request_filter` reads, parses and tokenizes,
+//! `upstream_peer` selects, `logging` (and the drop of the context) releases. Pingora calls
+//! `upstream_peer` again after a failed attempt; it hands back the stored selection and never
+//! enters the bucket loop twice. Policies, buckets and error texts live elsewhere.
+//! Source: design §2, pingora-notes §2.
+
+pub mod admin;
+mod answer;
+mod body;
+mod ctx;
+mod engine_call;
+mod entry;
+mod failure;
+mod headers;
+mod health;
+pub mod lifecycle;
+mod peer;
+mod prefill;
+mod report;
+mod request;
+pub mod service;
+mod wire;
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::Digest;
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, ErrorType, Result};
+use pingora_proxy::{FailToProxy, ProxyHttp, Session};
+use tokio::time::Instant;
+
+pub use ctx::RequestCtx;
+pub use entry::Entry;
+
+use crate::server::app::App;
+use prefill::PrefillClient;
+use wire::WireTable;
+
+/// Seconds a client connection may idle between requests; nginx's default.
+pub(crate) const CLIENT_KEEPALIVE_SECS: u64 = 75;
+
+/// The proxy. Embeddable: give it to Pingora's `http_proxy` or to [`service::data_service`].
+#[derive(Debug)]
+pub struct EdgeProxy {
+    app: Arc<App>,
+    wires: Arc<WireTable>,
+    prefill: PrefillClient,
+}
+
+impl EdgeProxy {
+    /// A proxy over the services of `app`, with connection pools of its own for prefill legs.
+    #[must_use]
+    pub fn new(app: Arc<App>, pools: &pingora::server::configuration::ServerConf) -> Self {
+        Self {
+            app,
+            wires: Arc::default(),
+            prefill: PrefillClient::new(pools),
+        }
+    }
+
+    /// The services behind it.
+    #[must_use]
+    pub const fn app(&self) -> &Arc<App> {
+        &self.app
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for EdgeProxy {
+    type CTX = RequestCtx;
+
+    fn new_ctx(&self) -> RequestCtx {
+        RequestCtx::new(self.app.routing())
+    }
+
+    /// Pingora's response compression would hold back event streams: no module is installed.
+    fn init_downstream_modules(&self, _modules: &mut pingora::modules::http::HttpModules) {}
+
+    fn on_connection_reuse(
+        &self,
+        _session: &mut Session,
+        _ctx: &mut RequestCtx,
+        clock: Box<dyn std::any::Any + Send + Sync>,
+    ) {
+        entry::head_is_complete(clock);
+    }
+
+    fn persist_connection_context(
+        &self,
+        _session: &Session,
+        _ctx: &RequestCtx,
+    ) -> Option<Box<dyn std::any::Any + Send + Sync>> {
+        Some(entry::reused_marker())
+    }
+
+    async fn early_request_filter(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestCtx,
+    ) -> Result<()> {
+        ctx.begin(session);
+        Ok(())
+    }
+
+    async fn request_filter(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<bool> {
+        self.enter(session, ctx).await
+    }
+
+    async fn upstream_peer(
+        &self,
+        _session: &mut Session,
+        ctx: &mut RequestCtx,
+    ) -> Result<Box<HttpPeer>> {
+        if ctx.dispatch.is_none()
+            && let Err(refusal) = self.select(ctx).await
+        {
+            let status = refusal.status();
+            ctx.refusal = Some(refusal);
+            return Err(Error::new(ErrorType::HTTPStatus(status)));
+        }
+        let dispatch = ctx.dispatch.as_ref().expect("selected just above");
+        Ok(Box::new(peer::of(
+            dispatch.main.engine(),
+            &ctx.routing.config.timeouts,
+            Some(&dispatch.wire),
+        )?))
+    }
+
+    async fn connected_to_upstream(
+        &self,
+        session: &mut Session,
+        reused: bool,
+        _peer: &HttpPeer,
+        fd: RawFd,
+        _digest: Option<&Digest>,
+        ctx: &mut RequestCtx,
+    ) -> Result<()> {
+        self.connected(session, reused, fd, ctx)
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        upstream: &mut RequestHeader,
+        ctx: &mut RequestCtx,
+    ) -> Result<()> {
+        *upstream = headers::to_engine(session.req_header(), ctx)?;
+        Ok(())
+    }
+
+    async fn request_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut RequestCtx,
+    ) -> Result<()> {
+        body::replace(body, end_of_stream, ctx)
+    }
+
+    async fn upstream_response_filter(
+        &self,
+        _session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut RequestCtx,
+    ) -> Result<()> {
+        ctx.engine_answered(response);
+        Ok(())
+    }
+
+    fn upstream_response_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut RequestCtx,
+    ) -> Result<Option<Duration>> {
+        ctx.engine_sent(
+            body.as_deref().unwrap_or_default(),
+            end_of_stream,
+            &self.app.metrics,
+        );
+        Ok(None)
+    }
+
+    async fn response_filter(
+        &self,
+        _session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut RequestCtx,
+    ) -> Result<()> {
+        headers::to_client(response, ctx)
+    }
+
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        error: &Error,
+        ctx: &mut RequestCtx,
+    ) -> FailToProxy {
+        failure::answer(session, error, ctx).await
+    }
+
+    fn suppress_error_log(&self, _session: &Session, _ctx: &RequestCtx, _error: &Error) -> bool {
+        // One line per request, written in `logging`.
+        true
+    }
+
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut RequestCtx) {
+        report::finish(&self.app, session, error, ctx);
+    }
+}
+
+impl EdgeProxy {
+    fn connected(
+        &self,
+        session: &Session,
+        reused: bool,
+        fd: RawFd,
+        ctx: &mut RequestCtx,
+    ) -> Result<()> {
+        let now = Instant::now();
+        let RequestCtx {
+            dispatch, routing, ..
+        } = ctx;
+        let Some(dispatch) = dispatch else {
+            return Err(Error::new(ErrorType::InternalError));
+        };
+        let wire = self.wires.attach(fd, reused, &dispatch.wire);
+        if !dispatch.exchange.arm(wire, now) {
+            return Err(Error::new_up(ErrorType::ConnectionClosed));
+        }
+        dispatch.connected_at = Some(now);
+        if let Some(job) = dispatch.prefill.take() {
+            let headers = headers::to_engine_leg(
+                session.req_header(),
+                &headers::Leg {
+                    engine: job.leg.engine(),
+                    body_bytes: job.body.len(),
+                    stream: job.stream,
+                    request_id: &ctx.request_id,
+                    decode: Some(dispatch.main.engine()),
+                },
+            )?;
+            let timeouts = &routing.config.timeouts;
+            dispatch.prefill_alive = Some(self.prefill.start(job, headers, timeouts));
+        }
+        Ok(())
+    }
+}

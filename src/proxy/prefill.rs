@@ -1,0 +1,173 @@
+//! The prefill leg of a pair: a second request beside the proxied decode one.
+//!
+//! It starts when the decode connection is there, so that a refused decode never leaves an orphan
+//! prefill. Its answer is drained whatever its type; only status, completeness and an error event
+//! inside it matter. A failure ends the exchange at once, which cuts the decode leg and decides the
+//! client's answer: a 4xx goes to the client verbatim, anything else is `prefill_failed`.
+//!
+//! **When the client leaves** (or decode fails), decode ends at once; prefill may still finish,
+//! because the transfer of a computed cache must not be torn, but for [`LINGER`] at most. Its guard
+//! and permit live in its task and end exactly once, with it.
+//! Source: engine-wire §3.3, field-lessons L07, L11, L12.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use pingora::connectors::ConnectorOptions;
+use pingora::connectors::http::Connector;
+use pingora::http::RequestHeader;
+use pingora::server::configuration::ServerConf;
+use pingora::{Error, ErrorType, Result};
+use tokio::sync::oneshot;
+
+use crate::config::Timeouts;
+use crate::proxy::{engine_call, peer};
+use crate::server::dispatch::{Leg, LegOutcome};
+use crate::server::live::{EndCause, EngineAnswer, Exchange};
+use crate::server::sse::ErrorEvents;
+
+/// How long a prefill leg may outlive its client.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// How much of a refusal is kept to be passed on, bytes.
+const MAX_REFUSAL: usize = 1 << 20;
+
+/// What one prefill leg needs.
+#[derive(Debug)]
+pub(crate) struct PrefillJob {
+    pub(crate) leg: Leg,
+    pub(crate) body: Bytes,
+    pub(crate) stream: bool,
+    pub(crate) exchange: Arc<Exchange>,
+    pub(crate) room: u64,
+}
+
+/// Sends prefill legs through a connection pool of its own.
+pub(crate) struct PrefillClient {
+    connector: Arc<Connector>,
+}
+
+impl fmt::Debug for PrefillClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrefillClient").finish_non_exhaustive()
+    }
+}
+
+impl PrefillClient {
+    /// A client with pools sized like the proxy's.
+    pub(crate) fn new(conf: &ServerConf) -> Self {
+        let options = ConnectorOptions::from_server_conf(conf);
+        Self {
+            connector: Arc::new(Connector::new(Some(options))),
+        }
+    }
+
+    /// Starts a leg on a task of its own. Dropping what it returns leaves the leg [`LINGER`].
+    pub(crate) fn start(
+        &self,
+        job: PrefillJob,
+        head: RequestHeader,
+        timeouts: &Timeouts,
+    ) -> oneshot::Sender<()> {
+        let (alive, gone) = oneshot::channel::<()>();
+        let connector = Arc::clone(&self.connector);
+        let timeouts = timeouts.clone();
+        engine_call::spawn(async move {
+            let exchange = Arc::clone(&job.exchange);
+            let mut run = std::pin::pin!(run(&connector, job, head, &timeouts));
+            let cause = tokio::select! {
+                cause = &mut run => cause,
+                _ = gone => match tokio::time::timeout(LINGER, run).await {
+                    Ok(cause) => cause,
+                    Err(_) => Some(EndCause::PrefillFailed),
+                },
+            };
+            if let Some(cause) = cause {
+                exchange.end(cause);
+            }
+        });
+        alive
+    }
+}
+
+/// Carries the leg out; the cause that ends the exchange, or none when prefill succeeded.
+async fn run(
+    connector: &Connector,
+    mut job: PrefillJob,
+    head: RequestHeader,
+    timeouts: &Timeouts,
+) -> Option<EndCause> {
+    let limit = timeouts.first_byte.min(timeouts.lifetime);
+    let sent = tokio::time::timeout(limit, send(connector, &job, head, timeouts)).await;
+    let result = sent.unwrap_or_else(|_| Err(Error::new_up(ErrorType::ReadTimedout)));
+    let (engine, room) = (job.leg.engine().id().clone(), job.room);
+    match result {
+        Ok(reply) => {
+            let outcome = LegOutcome::of_status(reply.code());
+            job.leg.settle(outcome);
+            let cause = reply.cause();
+            if let Some(cause) = &cause {
+                tracing::warn!(%engine, room, status = reply.answer.status, cause = cause.as_str(), "prefill leg failed");
+            }
+            cause
+        }
+        Err(error) => {
+            tracing::warn!(%engine, room, error = %error, "prefill leg failed");
+            job.leg.settle(LegOutcome::Error);
+            Some(EndCause::PrefillFailed)
+        }
+    }
+}
+
+/// A drained prefill answer.
+struct Reply {
+    answer: EngineAnswer,
+    in_band: Option<u16>,
+}
+
+impl Reply {
+    /// Its status, or the code of an error event inside a 200.
+    fn code(&self) -> u16 {
+        self.in_band.unwrap_or(self.answer.status)
+    }
+
+    fn cause(&self) -> Option<EndCause> {
+        match self.answer.status {
+            200..=299 if self.in_band.is_none() => None,
+            400..=499 => Some(EndCause::PrefillRefused(self.answer.clone())),
+            _ => Some(EndCause::PrefillFailed),
+        }
+    }
+}
+
+async fn send(
+    connector: &Connector,
+    job: &PrefillJob,
+    head: RequestHeader,
+    timeouts: &Timeouts,
+) -> Result<Reply> {
+    let peer = peer::of(job.leg.engine(), timeouts, None)?;
+    let mut call = engine_call::open(connector, &peer).await?;
+    call.request(head, job.body.clone()).await?;
+    let (status, content_type) = call.answer_head().await?;
+    let mut kept = BytesMut::new();
+    let mut events = ErrorEvents::default();
+    while let Some(piece) = call.piece().await? {
+        if status < 300 {
+            events.scan(&piece);
+        } else if kept.len() + piece.len() <= MAX_REFUSAL {
+            kept.extend_from_slice(&piece);
+        }
+    }
+    call.release(connector, &peer).await;
+    Ok(Reply {
+        answer: EngineAnswer {
+            status,
+            content_type,
+            body: kept.freeze(),
+        },
+        in_band: events.found(),
+    })
+}

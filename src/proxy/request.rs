@@ -1,0 +1,203 @@
+//! From a request head to a dispatched selection: the two phases that decide.
+
+use std::sync::Arc;
+
+use http::Method;
+use pingora::Result;
+use pingora_proxy::Session;
+
+use crate::buckets::BucketPick;
+use crate::config::Timeouts;
+use crate::proxy::answer::{self, Answer};
+use crate::proxy::body::{self, ReadError};
+use crate::proxy::ctx::{BodyState, Dispatch, RequestCtx};
+use crate::proxy::prefill::PrefillJob;
+use crate::proxy::{EdgeProxy, wire::Wire};
+use crate::server::app::App;
+use crate::server::dispatch::Leg;
+use crate::server::live::{Exchange, ExchangeLimits};
+use crate::server::select::{Selection, select};
+use crate::server::{ApiError, bootstrap, models, prepare};
+
+/// Labels of the known routes and their methods.
+fn route(path: &str) -> Option<(&'static str, &'static str)> {
+    match path {
+        "/v1/chat/completions" => Some(("/v1/chat/completions", "POST")),
+        "/v1/models" => Some(("/v1/models", "GET")),
+        "/healthz" => Some(("/healthz", "GET")),
+        "/readyz" => Some(("/readyz", "GET")),
+        _ => None,
+    }
+}
+
+/// Methods collapse to a closed set, so that a client cannot create series.
+pub(super) fn method_label(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "DELETE" => "DELETE",
+        "HEAD" => "HEAD",
+        "OPTIONS" => "OPTIONS",
+        "PATCH" => "PATCH",
+        _ => "other",
+    }
+}
+
+impl EdgeProxy {
+    /// Answers what needs no engine; reads, parses and tokenizes a chat. True when answered.
+    pub(super) async fn enter(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<bool> {
+        let head = session.req_header();
+        ctx.method = method_label(&head.method);
+        let found = route(head.uri.path());
+        if let Some((label, _)) = found {
+            ctx.route = label;
+        }
+        self.app().metrics.request(ctx.route, ctx.method);
+        let local = match found {
+            None => Err(ApiError::NotFound),
+            Some((_, allowed)) if allowed != ctx.method => Err(ApiError::MethodNotAllowed(allowed)),
+            Some(("/healthz", _)) => Ok(Answer::empty(200)),
+            Some(("/readyz", _)) => Ok(readiness(self.app())),
+            Some((label, _)) if !authorized(session, ctx) => {
+                tracing::debug!(route = label, "unauthorized");
+                Err(ApiError::Unauthorized)
+            }
+            Some(("/v1/models", _)) => Ok(Answer::json(200, models::list(&ctx.routing))),
+            Some(_) => match self.take_in(session, ctx).await {
+                Ok(()) => return Ok(false),
+                Err(ReadError::Refuse(refusal)) => Err(refusal),
+                Err(ReadError::Gone(error)) => return Err(error),
+            },
+        };
+        match local {
+            Ok(answer) => answer::send(session, ctx, answer).await?,
+            Err(refusal) => answer::refuse(session, ctx, refusal).await?,
+        }
+        Ok(true)
+    }
+
+    /// Reads and prepares one chat request.
+    async fn take_in(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<(), ReadError> {
+        let app = Arc::clone(self.app());
+        let limits = &ctx.routing.config.limits;
+        let mut inflight = app.inflight.share();
+        if !inflight.grow(1, limits.max_inflight_requests) {
+            return Err(ApiError::Overloaded.into());
+        }
+        ctx.inflight = Some(inflight);
+        let mut buffered = app.buffered.share();
+        let body = body::read(session, &app, ctx, &mut buffered).await?;
+        ctx.buffered = Some(buffered);
+        ctx.body_state = body.state;
+        ctx.body_bytes = u64::try_from(body.bytes.len()).unwrap_or(u64::MAX);
+        let prepared = prepare::prepare(&ctx.routing, &app.tokenizing, &app.metrics, body.bytes);
+        match prepared.await {
+            Ok(prepared) => {
+                ctx.prepared = Some(prepared);
+                Ok(())
+            }
+            Err(refusal) => {
+                if ctx.body_state == BodyState::EndUnread {
+                    body::drain_end(session).await;
+                }
+                Err(refusal.into())
+            }
+        }
+    }
+
+    /// Runs the bucket loop and takes what dispatching needs; sends nothing.
+    pub(super) async fn select(&self, ctx: &mut RequestCtx) -> Result<(), ApiError> {
+        let Some(prepared) = &ctx.prepared else {
+            return Err(ApiError::Internal);
+        };
+        let app = self.app();
+        let selection = select(prepared, &ctx.routing.workers, &app.metrics).await?;
+        let legs = claim(app, prepared, selection)?;
+        let limits = exchange_limits(&ctx.routing.config.timeouts, prepared.stream);
+        let exchange = Arc::new(Exchange::new(ctx.arrived(), limits));
+        ctx.dispatch = Some(Dispatch {
+            main: legs.main,
+            prefill: legs.prefill.map(|(leg, room)| PrefillJob {
+                leg,
+                body: legs.body.clone(),
+                stream: prepared.stream,
+                exchange: Arc::clone(&exchange),
+                room,
+            }),
+            prefill_alive: None,
+            body: legs.body,
+            stream: prepared.stream,
+            room: legs.room,
+            _listed: app.live.insert(Arc::clone(&exchange)),
+            exchange,
+            wire: Arc::new(Wire::default()),
+            connected_at: None,
+            selection: legs.selection,
+        });
+        Ok(())
+    }
+}
+
+fn authorized(session: &Session, ctx: &RequestCtx) -> bool {
+    let given = session.get_header(http::header::AUTHORIZATION);
+    ctx.routing
+        .secrets
+        .admit_client(given.map(|value| value.as_bytes()))
+}
+
+pub(super) fn readiness(app: &App) -> Answer {
+    match app.unready() {
+        None => Answer::json(200, serde_json::json!({"ready": true})),
+        Some(reason) => Answer::json(503, serde_json::json!({"ready": false, "reason": reason})),
+    }
+}
+
+/// Everything taken for one dispatch.
+struct Legs {
+    selection: Selection,
+    main: Leg,
+    prefill: Option<(Leg, u64)>,
+    room: Option<u64>,
+    body: bytes::Bytes,
+}
+
+/// Claims breakers and counts for every leg, and makes the one body they share.
+fn claim(app: &App, prepared: &prepare::Prepared, selection: Selection) -> Result<Legs, ApiError> {
+    let model = &prepared.model.id;
+    match &selection.pick {
+        BucketPick::Plain(pick) => Ok(Legs {
+            main: Leg::claim(&pick.engine, model, &app.metrics)?,
+            prefill: None,
+            room: None,
+            body: prepared.body.clone(),
+            selection,
+        }),
+        BucketPick::Pd { prefill, decode } => {
+            let prefill_leg = Leg::claim(&prefill.engine, model, &app.metrics)?;
+            let main = Leg::claim(&decode.engine, model, &app.metrics)?;
+            let room = app.rooms.take();
+            Ok(Legs {
+                main,
+                body: bootstrap::with_bootstrap(&prepared.body, &prefill.engine, room),
+                prefill: Some((prefill_leg, room)),
+                room: Some(room),
+                selection,
+            })
+        }
+    }
+}
+
+fn exchange_limits(timeouts: &Timeouts, stream: bool) -> ExchangeLimits {
+    let total_is_request = !stream && timeouts.request <= timeouts.lifetime;
+    ExchangeLimits {
+        first_byte: timeouts.first_byte,
+        stream_idle: timeouts.stream_idle,
+        total: if total_is_request {
+            timeouts.request
+        } else {
+            timeouts.lifetime
+        },
+        total_is_request,
+    }
+}

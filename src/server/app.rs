@@ -1,0 +1,102 @@
+//! The services of one process and the pointer that reload swaps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwap;
+
+use crate::policies::PolicyServices;
+use crate::server::bootstrap::Rooms;
+use crate::server::budget::Budget;
+use crate::server::live::LiveTable;
+use crate::server::metrics::Metrics;
+use crate::server::routing::Routing;
+use crate::server::tokenize::TokenizePool;
+
+/// Shared by every request. What must survive a reload lives here, what a reload replaces lives in
+/// [`Routing`].
+#[derive(Debug)]
+pub struct App {
+    routing: ArcSwap<Routing>,
+    /// Handles that policies are built with.
+    pub services: PolicyServices,
+    /// Counters and histograms.
+    pub metrics: Arc<Metrics>,
+    /// Requests being served.
+    pub live: Arc<LiveTable>,
+    /// Requests in flight over all models.
+    pub inflight: Arc<Budget>,
+    /// Bytes of request bodies held.
+    pub buffered: Arc<Budget>,
+    /// Tokenizing off the event loop.
+    pub tokenizing: TokenizePool,
+    /// Numbers for PD pairs.
+    pub rooms: Rooms,
+    draining: AtomicBool,
+}
+
+impl App {
+    /// An application serving `routing`, on a machine with `cores` cores.
+    #[must_use]
+    pub fn new(routing: Routing, services: PolicyServices, cores: usize) -> Self {
+        let metrics = Arc::new(Metrics::default());
+        metrics.config_generation.set(gauge(routing.generation));
+        Self {
+            routing: ArcSwap::from_pointee(routing),
+            services,
+            metrics,
+            live: Arc::default(),
+            inflight: Arc::default(),
+            buffered: Arc::default(),
+            tokenizing: TokenizePool::new(cores),
+            rooms: Rooms::default(),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// The active routing; a request takes it once and keeps it.
+    #[must_use]
+    pub fn routing(&self) -> Arc<Routing> {
+        self.routing.load_full()
+    }
+
+    /// Puts a new generation to work.
+    pub fn activate(&self, routing: Routing) {
+        self.metrics
+            .config_generation
+            .set(gauge(routing.generation));
+        self.routing.store(Arc::new(routing));
+    }
+
+    /// From now on `/readyz` says no; work is still served.
+    pub fn start_draining(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Whether the process is on its way out.
+    #[must_use]
+    pub fn draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Why the process is not ready, or `None` when it is. Source: contract §3 `/readyz`.
+    #[must_use]
+    pub fn unready(&self) -> Option<&'static str> {
+        if self.draining() {
+            return Some("draining");
+        }
+        (!self.routing().servable()).then_some("no bucket has an available engine in each group")
+    }
+
+    /// Prometheus text of everything.
+    #[must_use]
+    pub fn render_metrics(&self) -> Vec<u8> {
+        self.metrics.inflight.set(gauge(self.inflight.used()));
+        self.metrics.buffered_bytes.set(gauge(self.buffered.used()));
+        self.metrics.render(&self.routing().workers.members())
+    }
+}
+
+fn gauge(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

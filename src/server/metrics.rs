@@ -1,0 +1,311 @@
+//! Counters and histograms of the router, and the text a scrape gets.
+//!
+//! Samples state when scraped; state never calls it. Labels are closed sets: models, buckets and
+//! engines come from the configuration, never from a client. Gauges of engines are read at scrape
+//! time, so a removed engine disappears at once. Source: contract §5, policy-semantics §22,
+//! http-and-operations §18.
+
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+use tokio::time::Instant;
+
+use crate::ids::{BucketId, ModelId, Stage};
+use crate::policies::{Limit, PolicyKind, Reason};
+use crate::server::dispatch::LegOutcome;
+use crate::workers::{Members, Worker};
+
+/// Upper bounds of request durations, seconds; an hour at the end because generations are long.
+const DURATION_BOUNDS: [f64; 17] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+    3600.0,
+];
+/// Upper bounds of first-token times, seconds: the engine's own grid, from 1 ms.
+const TTFT_BOUNDS: [f64; 23] = [
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0,
+    40.0, 60.0, 80.0, 100.0, 200.0, 400.0,
+];
+/// Upper bounds of the router's own work, seconds.
+const WORK_BOUNDS: [f64; 14] = [
+    0.000_001, 0.000_002, 0.000_005, 0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.001,
+    0.005, 0.025, 0.1, 0.5, 2.5,
+];
+
+/// All series of one router.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    requests: IntCounterVec,
+    responses: IntCounterVec,
+    worker_requests: IntCounterVec,
+    stream_outcomes: IntCounterVec,
+    bucket_attempts: IntCounterVec,
+    admission_rejections: IntCounterVec,
+    policy_decisions: IntCounterVec,
+    tokenize_errors: IntCounterVec,
+    config_reloads: IntCounterVec,
+    stale_requests: IntCounterVec,
+    request_duration: HistogramVec,
+    ttft: HistogramVec,
+    /// Time of one bucket loop, seconds.
+    pub selection_seconds: Histogram,
+    /// Time to encode one prompt, seconds, waiting included.
+    pub tokenize_seconds: Histogram,
+    /// Generation of the active configuration.
+    pub config_generation: IntGauge,
+    /// Requests this router is serving.
+    pub inflight: IntGauge,
+    /// Bytes of request bodies held.
+    pub buffered_bytes: IntGauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let new = Registrar(
+            Registry::new_custom(Some("sgl_router".into()), None)
+                .expect("the prefix is a valid name"),
+        );
+        Self {
+            requests: new.counter("requests_total", "requests taken in", &["route", "method"]),
+            responses: new.counter(
+                "responses_total",
+                "answers given",
+                &["route", "method", "status_code"],
+            ),
+            worker_requests: new.counter(
+                "worker_requests_total",
+                "dispatched legs by how they ended",
+                &["worker_url", "model_id", "mode", "outcome"],
+            ),
+            stream_outcomes: new.counter(
+                "stream_outcome_total",
+                "ends of 2xx streams",
+                &["worker_url", "model_id", "outcome"],
+            ),
+            bucket_attempts: new.counter(
+                "bucket_attempts_total",
+                "buckets tried by what came of it",
+                &["model", "bucket", "outcome"],
+            ),
+            admission_rejections: new.counter(
+                "admission_rejections_total",
+                "engines refused by a cap",
+                &["model", "bucket", "stage", "limit"],
+            ),
+            policy_decisions: new.counter(
+                "policy_decisions_total",
+                "final plain or prefill decisions",
+                &["policy", "reason"],
+            ),
+            tokenize_errors: new.counter(
+                "ingress_tokenize_errors_total",
+                "chats that fell down the tokenizing ladder",
+                &["model_id"],
+            ),
+            config_reloads: new.counter("config_reloads_total", "reloads", &["outcome"]),
+            stale_requests: new.counter(
+                "stale_requests_total",
+                "requests that outlived their lifetime",
+                &["outcome"],
+            ),
+            request_duration: new.histograms(
+                "request_duration_seconds",
+                "arrival to the end of the answer",
+                &["model_id"],
+                &DURATION_BOUNDS,
+            ),
+            ttft: new.histograms(
+                "ttft_seconds",
+                "arrival to the first chunk of a 2xx stream",
+                &["model_id"],
+                &TTFT_BOUNDS,
+            ),
+            selection_seconds: new.histogram("selection_seconds", "one bucket loop"),
+            tokenize_seconds: new.histogram("tokenize_seconds", "encoding one prompt"),
+            config_generation: new.gauge("config_generation", "active configuration"),
+            inflight: new.gauge("inflight_requests", "requests being served"),
+            buffered_bytes: new.gauge("buffered_body_bytes", "request bodies held"),
+            registry: new.0,
+        }
+    }
+}
+
+struct Registrar(Registry);
+
+impl Registrar {
+    fn add<C: Collector + Clone + 'static>(&self, collector: C) -> C {
+        self.0
+            .register(Box::new(collector.clone()))
+            .expect("every name is registered once");
+        collector
+    }
+
+    fn counter(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        let counter = IntCounterVec::new(Opts::new(name, help), labels);
+        self.add(counter.expect("names and labels are valid"))
+    }
+
+    fn histograms(&self, name: &str, help: &str, labels: &[&str], bounds: &[f64]) -> HistogramVec {
+        let options = HistogramOpts::new(name, help).buckets(bounds.to_vec());
+        self.add(HistogramVec::new(options, labels).expect("names and bounds are valid"))
+    }
+
+    fn histogram(&self, name: &str, help: &str) -> Histogram {
+        let options = HistogramOpts::new(name, help).buckets(WORK_BOUNDS.to_vec());
+        self.add(Histogram::with_opts(options).expect("names and bounds are valid"))
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        self.add(IntGauge::new(name, help).expect("the name is valid"))
+    }
+}
+
+impl Metrics {
+    /// A request came in.
+    pub fn request(&self, route: &'static str, method: &'static str) {
+        self.requests.with_label_values(&[route, method]).inc();
+    }
+
+    /// A request was answered; intake minus answers is in flight, cancelled or lost.
+    pub fn response(&self, route: &'static str, method: &'static str, status: u16) {
+        let mut digits = itoa::Buffer::new();
+        let labels = [route, method, digits.format(status)];
+        self.responses.with_label_values(&labels).inc();
+    }
+
+    /// A leg ended.
+    pub fn worker_request(&self, engine: &Worker, model: &ModelId, outcome: LegOutcome) {
+        let labels = [
+            engine.id().as_str(),
+            model.as_str(),
+            engine.role().as_str(),
+            outcome.as_str(),
+        ];
+        self.worker_requests.with_label_values(&labels).inc();
+    }
+
+    /// A 2xx stream ended.
+    pub fn stream_outcome(&self, engine: &Worker, model: &ModelId, outcome: &'static str) {
+        let labels = [engine.id().as_str(), model.as_str(), outcome];
+        self.stream_outcomes.with_label_values(&labels).inc();
+    }
+
+    /// A bucket was tried.
+    pub fn bucket_attempt(&self, model: &ModelId, bucket: &BucketId, outcome: &'static str) {
+        let labels = [model.as_str(), bucket.as_str(), outcome];
+        self.bucket_attempts.with_label_values(&labels).inc();
+    }
+
+    /// A cap refused an engine.
+    pub fn admission_rejection(
+        &self,
+        model: &ModelId,
+        bucket: &BucketId,
+        stage: Stage,
+        limit: Limit,
+    ) {
+        let labels = [
+            model.as_str(),
+            bucket.as_str(),
+            stage.as_str(),
+            limit.as_str(),
+        ];
+        self.admission_rejections.with_label_values(&labels).inc();
+    }
+
+    /// A complete selection was made.
+    pub fn policy_decision(&self, policy: PolicyKind, reason: Reason) {
+        let labels = [policy.as_str(), reason.as_str()];
+        self.policy_decisions.with_label_values(&labels).inc();
+    }
+
+    /// A chat was not encoded by its template.
+    pub fn tokenize_fell(&self, model: &ModelId) {
+        self.tokenize_errors
+            .with_label_values(&[model.as_str()])
+            .inc();
+    }
+
+    /// A reload ended.
+    pub fn config_reload(&self, outcome: &'static str) {
+        self.config_reloads.with_label_values(&[outcome]).inc();
+    }
+
+    /// The janitor ended `count` requests.
+    pub fn stale_requests(&self, count: u64) {
+        self.stale_requests
+            .with_label_values(&["expired"])
+            .inc_by(count);
+    }
+
+    /// A request of a known model ended after `seconds`.
+    pub fn request_duration(&self, model: &ModelId, seconds: f64) {
+        self.request_duration
+            .with_label_values(&[model.as_str()])
+            .observe(seconds);
+    }
+
+    /// The first chunk of a 2xx stream came `seconds` after arrival.
+    pub fn ttft(&self, model: &ModelId, seconds: f64) {
+        self.ttft
+            .with_label_values(&[model.as_str()])
+            .observe(seconds);
+    }
+
+    /// Prometheus text (version 0.0.4) of everything, with gauges read from `members` now.
+    #[must_use]
+    pub fn render(&self, members: &Members) -> Vec<u8> {
+        let mut families = self.registry.gather();
+        families.extend(worker_gauges(members).gather());
+        let mut text = Vec::new();
+        TextEncoder::new()
+            .encode(&families, &mut text)
+            .expect("a vector takes every write");
+        text
+    }
+}
+
+/// Series of the engines that exist now.
+fn worker_gauges(members: &Members) -> Registry {
+    let registry =
+        Registry::new_custom(Some("sgl_router".into()), None).expect("the prefix is a valid name");
+    let gauge = |name: &str, help: &str, label: &str| {
+        let gauge = IntGaugeVec::new(Opts::new(name, help), &[label]);
+        let gauge = gauge.expect("names and labels are valid");
+        registry
+            .register(Box::new(gauge.clone()))
+            .expect("every name is registered once");
+        gauge
+    };
+    let workers = gauge("workers", "registered engines", "mode");
+    let health = gauge(
+        "worker_health",
+        "1 if the engine may be picked",
+        "worker_url",
+    );
+    let breaker = gauge(
+        "worker_cb_state",
+        "0 closed, 1 open, 2 half-open",
+        "worker_url",
+    );
+    let inflight = gauge("worker_inflight_requests", "guards held", "worker_url");
+    for stage in Stage::ALL {
+        workers.with_label_values(&[stage.as_str()]).set(0);
+    }
+    let now = Instant::now();
+    for engine in members.all() {
+        let id = [engine.id().as_str()];
+        workers.with_label_values(&[engine.role().as_str()]).inc();
+        health
+            .with_label_values(&id)
+            .set(i64::from(engine.available(now)));
+        breaker
+            .with_label_values(&id)
+            .set(engine.breaker().state(now).0.gauge());
+        let held = i64::try_from(engine.inflight()).unwrap_or(i64::MAX);
+        inflight.with_label_values(&id).set(held);
+    }
+    registry
+}

@@ -1,0 +1,27 @@
+//! One request's life outside the wire: prepare, select, account, map errors; and the services
+//! around it.
+//!
+//! Everything here compiles and tests without Pingora and without a socket. It refuses to know
+//! how bytes travel; `proxy` does.
+
+pub mod app;
+pub mod bootstrap;
+pub mod budget;
+pub mod chat_body;
+pub mod dispatch;
+mod error;
+pub mod json_end;
+pub mod live;
+pub mod metrics;
+pub mod models;
+pub mod names;
+pub mod prepare;
+pub mod reload;
+pub mod routing;
+pub mod secrets;
+pub mod select;
+pub mod sse;
+pub mod state_view;
+pub mod tokenize;
+
+pub use error::ApiError;

@@ -1,0 +1,139 @@
+//! From a chat body to the facts a pick needs and the body an engine gets.
+//!
+//! Contacts no engine, takes no guard, claims nothing. Everything it refuses is the client's
+//! fault (400, 404); a tokenizer that cannot cope is not an error but the next rung of the ladder.
+//! Source: http-and-operations §2 steps 3 to 7, §9.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::buckets::BucketRequest;
+use crate::server::chat_body::{self, ChatFields};
+use crate::server::metrics::Metrics;
+use crate::server::routing::{ModelRouting, NameMatch, Routing};
+use crate::server::tokenize::TokenizePool;
+use crate::server::{ApiError, bootstrap};
+use crate::tokenizer::TokenSource;
+
+/// Length and ids of a prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptFacts {
+    /// Prompt length, tokens, at least 1.
+    pub input_tokens: u64,
+    /// Where the length comes from.
+    pub source: TokenSource,
+    /// The token ids, unless the length is an estimate.
+    pub token_ids: Option<Vec<u32>>,
+}
+
+/// One request, ready to be routed.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Its model.
+    pub model: Arc<ModelRouting>,
+    /// Whether the client asked for an event stream.
+    pub stream: bool,
+    /// Length and ids of the prompt.
+    pub prompt: PromptFacts,
+    /// Prompt plus requested output, tokens; `None` when the output budget is unknown.
+    pub expected_peak_tokens: Option<u64>,
+    /// The body for a plain engine: the client's bytes, with the model spelled as configured when
+    /// an alias was used.
+    pub body: Bytes,
+}
+
+impl Prepared {
+    /// The facts for the bucket loop.
+    #[must_use]
+    pub fn bucket_request(&self) -> BucketRequest<'_> {
+        BucketRequest {
+            model: &self.model.id,
+            input_tokens: self.prompt.input_tokens,
+            expected_peak_tokens: self.expected_peak_tokens,
+            token_ids: self.prompt.token_ids.as_deref(),
+            session_key: None,
+            routing_key: None,
+        }
+    }
+}
+
+/// Prepares one chat request.
+///
+/// # Errors
+/// [`ApiError::BadRequest`] (body, token sum overflow, bootstrap fields on a PD model) and
+/// [`ApiError::ModelNotFound`].
+pub async fn prepare(
+    routing: &Routing,
+    pool: &TokenizePool,
+    metrics: &Metrics,
+    body: Bytes,
+) -> Result<Prepared, ApiError> {
+    let mut fields = chat_body::parse(&body)?;
+    let Some((model, matched)) = routing.model(&fields.model) else {
+        return Err(ApiError::ModelNotFound(fields.model));
+    };
+    if fields.has_bootstrap && bootstrap::reserves(model) {
+        return Err(ApiError::bad_request(
+            "invalid request: bootstrap_host, bootstrap_port and bootstrap_room are set by the router",
+        ));
+    }
+    let prompt = match fields.input_ids.take() {
+        Some(ids) => PromptFacts {
+            input_tokens: count(&ids),
+            source: TokenSource::InputIds,
+            token_ids: Some(ids),
+        },
+        None => pool.prompt_facts(model, &body, metrics).await,
+    };
+    let expected_peak_tokens = fields
+        .output_tokens
+        .map(|output| {
+            prompt.input_tokens.checked_add(output).ok_or_else(|| {
+                ApiError::bad_request("invalid request: prompt plus requested output is too large")
+            })
+        })
+        .transpose()?;
+    let body = match matched {
+        NameMatch::AsSent => body,
+        NameMatch::Alias => rename_model(&body, &fields, model.id.as_str()),
+    };
+    Ok(Prepared {
+        model: Arc::clone(model),
+        stream: fields.stream,
+        prompt,
+        expected_peak_tokens,
+        body,
+    })
+}
+
+/// Number of ids, tokens.
+pub(crate) fn count(ids: &[u32]) -> u64 {
+    u64::try_from(ids.len()).unwrap_or(u64::MAX)
+}
+
+/// The body with another model name, every other byte as sent.
+fn rename_model(body: &Bytes, fields: &ChatFields, id: &str) -> Bytes {
+    let name = serde_json::to_vec(id).expect("a string always serializes");
+    let mut renamed = BytesMut::with_capacity(body.len() + name.len());
+    renamed.put_slice(&body[..fields.model_span.start]);
+    renamed.put_slice(&name);
+    renamed.put_slice(&body[fields.model_span.end..]);
+    renamed.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alias_is_replaced_and_nothing_else_changes() {
+        let body = Bytes::from_static(br#"{"x":1e400, "model" : "al\u0069as","y":[1, 2]}"#);
+        let fields = chat_body::parse(&body).unwrap();
+        let renamed = rename_model(&body, &fields, "real \"name\"");
+        assert_eq!(
+            renamed,
+            Bytes::from_static(br#"{"x":1e400, "model" : "real \"name\"","y":[1, 2]}"#)
+        );
+    }
+}

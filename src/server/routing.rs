@@ -1,0 +1,270 @@
+//! Everything a request needs to be routed, as one immutable object.
+//!
+//! Built aside from a checked configuration and swapped in by one pointer; a request keeps the
+//! object it started with. Counters, breakers and health of engines that stay are handed over.
+//! Source: contract §6, style-and-architecture §6.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use thiserror::Error;
+
+use crate::buckets::{
+    Bucket, BucketGroups, BucketResolver, EngineGroup, ResolverError, TokenLimits,
+};
+use crate::config::{self, Config};
+use crate::ids::{ModelId, Stage};
+use crate::policies::{self, PolicyServices};
+use crate::server::names;
+use crate::server::secrets::{Secrets, SecretsError};
+use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::workers::{RegistryError, WorkerRegistry};
+
+/// Why a checked configuration could not be put to work; one variant per kind of cause.
+#[derive(Debug, Error)]
+pub enum BuildError {
+    /// A model's tokenizer does not load.
+    #[error("model `{model}`: {error}")]
+    Tokenizer {
+        /// The model.
+        model: ModelId,
+        /// Path and reason.
+        error: TokenizerError,
+    },
+    /// The engines contradict each other.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The buckets contradict each other.
+    #[error("model `{model}`: {error}")]
+    Resolver {
+        /// The model.
+        model: ModelId,
+        /// Which rule.
+        error: ResolverError,
+    },
+    /// A key or token file cannot be used.
+    #[error(transparent)]
+    Secrets(#[from] SecretsError),
+}
+
+/// One model's part of the routing.
+#[derive(Debug)]
+pub struct ModelRouting {
+    /// The configured id.
+    pub id: ModelId,
+    /// Its buckets in resolution order.
+    pub resolver: BucketResolver,
+    /// Its tokenizer; `None` means that lengths are estimated.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+}
+
+impl ModelRouting {
+    /// Whether some bucket has an available engine in each of its groups. Changes nothing.
+    ///
+    /// Source: http-and-operations §15.1, contract §3 `/readyz`.
+    #[must_use]
+    pub fn servable(&self, workers: &WorkerRegistry) -> bool {
+        let has = |group: &EngineGroup, stage| group.has_candidate(workers, &self.id, stage);
+        self.resolver
+            .buckets()
+            .iter()
+            .any(|bucket| match bucket.groups() {
+                BucketGroups::Plain(group) => has(group, Stage::Plain),
+                BucketGroups::Pd { prefill, decode } => {
+                    has(prefill, Stage::Prefill) && has(decode, Stage::Decode)
+                }
+            })
+    }
+}
+
+/// How a requested model name was matched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameMatch {
+    /// The configured id, or `base:adapter` with a configured base: passed on as sent.
+    AsSent,
+    /// An alias: the engine must be told the configured id.
+    Alias,
+}
+
+/// One generation of routing.
+#[derive(Debug)]
+pub struct Routing {
+    /// Counts up from 1 with every successful load.
+    pub generation: u64,
+    /// When it was put to work.
+    pub loaded_at: SystemTime,
+    /// The configuration it was built from.
+    pub config: Arc<Config>,
+    /// Live engines.
+    pub workers: WorkerRegistry,
+    /// Client API keys and the admin token.
+    pub secrets: Secrets,
+    models: HashMap<ModelId, Arc<ModelRouting>>,
+    aliases: HashMap<String, ModelId>,
+}
+
+impl Routing {
+    /// Builds the successor of `previous` from a checked configuration. Reads tokenizer and key
+    /// files and resolves host names (blocking); contacts no engine.
+    ///
+    /// A tokenizer whose path `previous` had loaded already is taken over.
+    ///
+    /// # Errors
+    /// Every [`BuildError`], not only the first.
+    pub fn build(
+        config: Arc<Config>,
+        services: &PolicyServices,
+        previous: Option<&Self>,
+    ) -> Result<Self, Vec<BuildError>> {
+        let mut errors = Vec::new();
+        let mut loaded = loaded_tokenizers(previous);
+        let mut models = HashMap::new();
+        for model in &config.models {
+            match build_model(model, services, &mut loaded) {
+                Ok(routing) => {
+                    models.insert(model.id.clone(), Arc::new(routing));
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        let specs = config
+            .models
+            .iter()
+            .flat_map(|model| model.engines.iter().cloned());
+        let workers = WorkerRegistry::try_new(
+            specs.collect(),
+            config.circuit_breaker,
+            previous.map(|previous| &previous.workers),
+        )
+        .map_err(|error| errors.push(error.into()))
+        .unwrap_or_default();
+        let secrets = Secrets::read(&config)
+            .map_err(|error| errors.push(error.into()))
+            .unwrap_or_default();
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        names::resolve(&workers.members());
+        let aliases = config.models.iter().flat_map(|model| {
+            model
+                .aliases
+                .iter()
+                .map(|alias| (alias.clone(), model.id.clone()))
+        });
+        Ok(Self {
+            generation: previous.map_or(0, |previous| previous.generation) + 1,
+            loaded_at: SystemTime::now(),
+            aliases: aliases.collect(),
+            config,
+            workers,
+            secrets,
+            models,
+        })
+    }
+
+    /// The model a request names: exact id, alias, or the base of `base:adapter`.
+    ///
+    /// Source: http-and-operations §5.
+    #[must_use]
+    pub fn model(&self, name: &str) -> Option<(&Arc<ModelRouting>, NameMatch)> {
+        if let Some(model) = self.models.get(name) {
+            return Some((model, NameMatch::AsSent));
+        }
+        if let Some(id) = self.aliases.get(name) {
+            return Some((self.models.get(id)?, NameMatch::Alias));
+        }
+        let (base, _adapter) = name.split_once(':')?;
+        Some((self.models.get(base)?, NameMatch::AsSent))
+    }
+
+    /// All models in file order.
+    pub fn models(&self) -> impl Iterator<Item = &Arc<ModelRouting>> {
+        self.config
+            .models
+            .iter()
+            .filter_map(|model| self.models.get(&model.id))
+    }
+
+    /// Whether some bucket of some model could be served now. Source: contract §3 `/readyz`.
+    #[must_use]
+    pub fn servable(&self) -> bool {
+        self.models().any(|model| model.servable(&self.workers))
+    }
+}
+
+fn loaded_tokenizers(previous: Option<&Routing>) -> HashMap<PathBuf, Arc<Tokenizer>> {
+    let models = previous.into_iter().flat_map(Routing::models);
+    models
+        .filter_map(|model| model.tokenizer.as_ref())
+        .map(|tokenizer| (tokenizer.path().to_owned(), Arc::clone(tokenizer)))
+        .collect()
+}
+
+fn build_model(
+    model: &config::Model,
+    services: &PolicyServices,
+    loaded: &mut HashMap<PathBuf, Arc<Tokenizer>>,
+) -> Result<ModelRouting, BuildError> {
+    let tokenizer = model
+        .tokenizer
+        .as_deref()
+        .map(|path| load_tokenizer(path, loaded))
+        .transpose()
+        .map_err(|error| BuildError::Tokenizer {
+            model: model.id.clone(),
+            error,
+        })?;
+    let buckets = model
+        .buckets
+        .iter()
+        .map(|bucket| build_bucket(bucket, services));
+    let resolver =
+        BucketResolver::try_new(buckets.collect()).map_err(|error| BuildError::Resolver {
+            model: model.id.clone(),
+            error,
+        })?;
+    Ok(ModelRouting {
+        id: model.id.clone(),
+        resolver,
+        tokenizer,
+    })
+}
+
+fn load_tokenizer(
+    path: &Path,
+    loaded: &mut HashMap<PathBuf, Arc<Tokenizer>>,
+) -> Result<Arc<Tokenizer>, TokenizerError> {
+    if let Some(tokenizer) = loaded.get(path) {
+        return Ok(Arc::clone(tokenizer));
+    }
+    let tokenizer = Arc::new(Tokenizer::load(path)?);
+    loaded.insert(path.to_owned(), Arc::clone(&tokenizer));
+    Ok(tokenizer)
+}
+
+fn build_bucket(bucket: &config::Bucket, services: &PolicyServices) -> Bucket {
+    let limits = TokenLimits {
+        min_input_tokens: bucket.min_input_tokens,
+        max_input_tokens: bucket.max_input_tokens,
+        max_context_tokens: bucket.max_context_tokens,
+    };
+    let groups = match &bucket.groups {
+        config::Groups::Plain(group) => BucketGroups::Plain(build_group(group, services)),
+        config::Groups::Pd { prefill, decode } => BucketGroups::Pd {
+            prefill: build_group(prefill, services),
+            decode: build_group(decode, services),
+        },
+    };
+    Bucket::new(bucket.id.clone(), bucket.rank, limits, groups)
+}
+
+fn build_group(group: &config::Group, services: &PolicyServices) -> EngineGroup {
+    let policy = policies::build(&group.policy, group.admission, services);
+    let built = EngineGroup::new(policy);
+    match &group.worker_ids {
+        Some(ids) => built.with_worker_ids(ids.iter().cloned()),
+        None => built,
+    }
+}

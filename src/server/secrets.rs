@@ -1,0 +1,152 @@
+//! Client API keys and the admin token, read from files and compared in constant time.
+//!
+//! Secrets are never printed, logged or part of an error. Source: http-and-operations §20.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use subtle::ConstantTimeEq;
+use thiserror::Error;
+
+use crate::config::Config;
+
+/// Why a secrets file cannot be used.
+#[derive(Debug, Error)]
+pub enum SecretsError {
+    /// It cannot be read.
+    #[error("{path}: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It holds no secret, which would lock everybody out.
+    #[error("{0}: holds no key (one per line; empty lines and # comments do not count)")]
+    Empty(PathBuf),
+}
+
+/// What a request must present.
+#[derive(Clone, Default)]
+pub struct Secrets {
+    api_keys: Option<Vec<Vec<u8>>>,
+    admin_token: Option<Vec<Vec<u8>>>,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secrets")
+            .field("api_keys", &self.api_keys.as_ref().map(Vec::len))
+            .field("admin_token", &self.admin_token.is_some())
+            .finish()
+    }
+}
+
+impl Secrets {
+    /// Reads the files that `config` names.
+    ///
+    /// # Errors
+    /// [`SecretsError`] for the first file that cannot be used.
+    pub fn read(config: &Config) -> Result<Self, SecretsError> {
+        Ok(Self {
+            api_keys: config
+                .auth
+                .api_keys_file
+                .as_deref()
+                .map(read_lines)
+                .transpose()?,
+            admin_token: config
+                .admin
+                .token_file
+                .as_deref()
+                .map(read_lines)
+                .transpose()?,
+        })
+    }
+
+    /// Whether this `Authorization` value opens the data listener.
+    #[must_use]
+    pub fn admit_client(&self, authorization: Option<&[u8]>) -> bool {
+        admit(self.api_keys.as_deref(), authorization)
+    }
+
+    /// Whether this `Authorization` value opens the admin routes.
+    #[must_use]
+    pub fn admit_admin(&self, authorization: Option<&[u8]>) -> bool {
+        admit(self.admin_token.as_deref(), authorization)
+    }
+}
+
+fn read_lines(path: &Path) -> Result<Vec<Vec<u8>>, SecretsError> {
+    let text = std::fs::read_to_string(path).map_err(|error| SecretsError::Read {
+        path: path.to_owned(),
+        error,
+    })?;
+    let lines = text.lines().map(str::trim);
+    let keys: Vec<Vec<u8>> = lines
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| line.as_bytes().to_vec())
+        .collect();
+    if keys.is_empty() {
+        return Err(SecretsError::Empty(path.to_owned()));
+    }
+    Ok(keys)
+}
+
+fn admit(wanted: Option<&[Vec<u8>]>, authorization: Option<&[u8]>) -> bool {
+    let Some(wanted) = wanted else { return true };
+    let Some(given) = authorization.and_then(bearer) else {
+        return false;
+    };
+    // Every key is compared, so that the time does not tell which one was close.
+    wanted
+        .iter()
+        .fold(false, |found, key| found | bool::from(key.ct_eq(given)))
+}
+
+/// The token of `Bearer TOKEN`; the scheme's case does not matter, one space does.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secrets() -> Secrets {
+        Secrets {
+            api_keys: Some(vec![b"alpha".to_vec(), b"beta".to_vec()]),
+            admin_token: None,
+        }
+    }
+
+    #[test]
+    fn only_a_whole_key_opens() {
+        let rows: [(Option<&[u8]>, bool); 9] = [
+            (Some(b"Bearer alpha"), true),
+            (Some(b"bearer beta"), true),
+            (Some(b"Bearer alph"), false),
+            (Some(b"Bearer alphaa"), false),
+            (Some(b"Bearer  alpha"), false),
+            (Some(b"Basic alpha"), false),
+            (Some(b"Bearer "), false),
+            (Some(b"alpha"), false),
+            (None, false),
+        ];
+        for (value, expected) in rows {
+            assert_eq!(secrets().admit_client(value), expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_file_everybody_may_enter() {
+        assert!(secrets().admit_admin(None));
+        assert!(Secrets::default().admit_client(None));
+    }
+
+    #[test]
+    fn debug_output_holds_no_secret() {
+        assert!(!format!("{:?}", secrets()).contains("alpha"));
+    }
+}

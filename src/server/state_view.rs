@@ -1,0 +1,111 @@
+//! `GET /admin/state`: what the router knows, as JSON for operators.
+//!
+//! Shows addresses, so it belongs to the admin listener only. Source: contract §4.
+
+use std::time::UNIX_EPOCH;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::buckets::{Bucket, BucketGroups, EngineGroup};
+use crate::server::app::App;
+use crate::server::routing::{ModelRouting, Routing};
+use crate::state::{EngineLoad, LoadSnapshot};
+use crate::workers::Worker;
+
+/// The whole view.
+#[must_use]
+pub fn state(app: &App) -> Value {
+    let routing = app.routing();
+    let loads = app.services.loads.capture();
+    let loaded = routing
+        .loaded_at
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    json!({
+        "config": {"generation": routing.generation, "loaded_at_unix": loaded.as_secs()},
+        "draining": app.draining(),
+        "ready": app.unready().is_none(),
+        "inflight_requests": app.inflight.used(),
+        "buffered_body_bytes": app.buffered.used(),
+        "models": routing.models().map(|m| model(&routing, m, &loads)).collect::<Vec<_>>(),
+    })
+}
+
+fn model(routing: &Routing, model: &ModelRouting, loads: &LoadSnapshot) -> Value {
+    let members = routing.workers.members().all();
+    let engines = members.iter().filter(|engine| *engine.model() == model.id);
+    let config = routing
+        .config
+        .models
+        .iter()
+        .find(|config| config.id == model.id);
+    json!({
+        "id": model.id,
+        "aliases": config.map(|config| &config.aliases),
+        "tokenizer": model.tokenizer.as_ref().map(|tokenizer| tokenizer.path()),
+        "servable": model.servable(&routing.workers),
+        "buckets": model.resolver.buckets().iter().map(bucket).collect::<Vec<_>>(),
+        "engines": engines.map(|e| engine(e, loads)).collect::<Vec<_>>(),
+    })
+}
+
+fn bucket(bucket: &Bucket) -> Value {
+    let limits = bucket.limits();
+    let capacity = limits.input_capacity();
+    let groups = match bucket.groups() {
+        BucketGroups::Plain(plain) => json!({"plain": group(plain)}),
+        BucketGroups::Pd { prefill, decode } => {
+            json!({"pd": {"prefill": group(prefill), "decode": group(decode)}})
+        }
+    };
+    json!({
+        "id": bucket.id(),
+        "rank": bucket.rank(),
+        "capacity": (capacity != u64::MAX).then_some(capacity),
+        "limits": {"min": limits.min_input_tokens, "max": limits.max_input_tokens},
+        "max_context_tokens": limits.max_context_tokens,
+        "groups": groups,
+    })
+}
+
+fn group(group: &EngineGroup) -> Value {
+    let mut ids: Option<Vec<_>> = group.worker_ids().map(|ids| ids.iter().collect());
+    if let Some(ids) = &mut ids {
+        ids.sort();
+    }
+    json!({"worker_ids": ids, "policy": group.policy().kind().as_str()})
+}
+
+fn engine(engine: &Worker, loads: &LoadSnapshot) -> Value {
+    let now = Instant::now();
+    let (breaker, cool_down) = engine.breaker().state(now);
+    json!({
+        "id": engine.id(),
+        "url": engine.url().to_string(),
+        "address": engine.address(),
+        "role": engine.role().as_str(),
+        "bootstrap_port": engine.bootstrap_port(),
+        "healthy": engine.healthy(),
+        "breaker": breaker.as_str(),
+        "breaker_cool_down_ms": u64::try_from(cool_down.as_millis()).unwrap_or(u64::MAX),
+        "inflight": engine.inflight(),
+        "report": loads.get(engine.id()).map(|load| report(load, now)),
+    })
+}
+
+fn report(load: &EngineLoad, now: Instant) -> Value {
+    let age = now.saturating_duration_since(load.captured_at);
+    let native = load.native.as_ref();
+    json!({
+        "age_ms": u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+        "running": load.running_requests,
+        "waiting": load.waiting_requests,
+        "used_tokens": load.used_tokens,
+        "max_total_tokens": load.max_total_tokens,
+        "waiting_uncached_tokens": native.map(|native| native.waiting_uncached_tokens),
+        "total_tokens": native.map(|native| native.total_tokens),
+        "max_running_requests": native.map(|native| native.max_running_requests),
+        "estimated_prefill_queue_ms": native.and_then(|native| native.estimated_prefill_queue_ms),
+    })
+}
