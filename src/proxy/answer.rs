@@ -7,7 +7,7 @@ use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
 use crate::proxy::ctx::RequestCtx;
-use crate::proxy::headers;
+use crate::proxy::{body, headers};
 use crate::server::ApiError;
 use crate::server::live::EngineAnswer;
 
@@ -111,6 +111,9 @@ pub(crate) async fn send(session: &mut Session, ctx: &RequestCtx, answer: Answer
     session.write_response_header(Box::new(head), empty).await?;
     if !empty {
         session.write_response_body(Some(answer.body), true).await?;
+    }
+    if session.is_http2() && !session.is_body_done() {
+        body::drain(session).await;
     }
     Ok(())
 }

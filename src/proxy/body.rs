@@ -29,6 +29,10 @@ const RETRY_BUFFER: u64 = 65_536;
 /// Memory reserved ahead on the client's word alone, bytes.
 const MAX_RESERVE: u64 = 1 << 20;
 
+/// How much of a refused body is read and thrown away, bytes, and for how long.
+const DRAIN_BYTES: u64 = 4 << 20;
+const DRAIN_TIME: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// A body as read.
 #[derive(Debug)]
 pub(crate) struct Body {
@@ -257,13 +261,16 @@ impl Reader<'_> {
     }
 }
 
-/// Reads what a refused chunked request still has, within reason, so that its connection can be
-/// kept.
-pub(crate) async fn drain_end(session: &mut Session) {
-    let mut left = RETRY_BUFFER;
+/// Reads and discards what a refused request still sends, within reason.
+///
+/// Before a refusal over HTTP/1.1 this saves the connection of a chunked request whose JSON was
+/// complete. After a refusal over HTTP/2 it keeps the stream open until the answer has been
+/// written: dropping an unread stream resets it, and the reset overtakes the answer.
+pub(crate) async fn drain(session: &mut Session) {
+    let until = tokio::time::Instant::now() + DRAIN_TIME;
+    let mut left = DRAIN_BYTES;
     while left > 0 && !session.is_body_done() {
-        let step = std::time::Duration::from_secs(1);
-        match tokio::time::timeout(step, session.read_request_body()).await {
+        match tokio::time::timeout_at(until, session.read_request_body()).await {
             Ok(Ok(Some(piece))) => {
                 left = left.saturating_sub(u64::try_from(piece.len()).unwrap_or(u64::MAX));
             }

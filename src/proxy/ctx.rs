@@ -129,7 +129,10 @@ impl RequestCtx {
         let timeouts = &self.routing.config.timeouts;
         session.set_read_timeout(Some(timeouts.client_body_idle));
         session.set_write_timeout(Some(timeouts.client_write));
-        session.set_keepalive(Some(crate::proxy::CLIENT_KEEPALIVE_SECS));
+        // Off stays off: the client asked for a close, or the process is on its way out.
+        if session.get_keepalive().is_some() {
+            session.set_keepalive(Some(crate::proxy::CLIENT_KEEPALIVE_SECS));
+        }
     }
 
     /// When the request's head was complete.

@@ -3,6 +3,8 @@
 //! Prints ids, counts and times; never a body, a key, prompt text or an address.
 //! Source: http-and-operations §18, §19.
 
+use std::time::Duration;
+
 use pingora::{Error, ErrorSource};
 use pingora_proxy::Session;
 use tokio::time::Instant;
@@ -70,8 +72,10 @@ pub(crate) fn finish(app: &App, session: &Session, error: Option<&Error>, ctx: &
         app.metrics
             .request_duration(&prepared.model.id, elapsed.as_secs_f64());
     }
-    if ctx.routing.config.log.access {
-        access_line(status, end, elapsed.as_secs_f64() * 1e3, error, ctx);
+    // Probes come every few seconds for ever; they are news only when they fail.
+    let quiet_probe = matches!(ctx.route, "/healthz" | "/readyz") && status < 500;
+    if ctx.routing.config.log.access && !quiet_probe {
+        access_line(status, end, millis(elapsed), error, ctx);
     }
     // Guards are released here and not only with the context, so that the count is right when the
     // connection's next request arrives.
@@ -102,6 +106,11 @@ fn settle(app: &App, error: Option<&Error>, end: &'static str, ctx: &mut Request
     }
 }
 
+/// Milliseconds with three decimals.
+fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
 fn access_line(status: u16, end: &str, latency_ms: f64, error: Option<&Error>, ctx: &RequestCtx) {
     let prepared = ctx.prepared.as_ref();
     let selection = ctx.dispatch.as_ref().map(|dispatch| &dispatch.selection);
@@ -111,7 +120,7 @@ fn access_line(status: u16, end: &str, latency_ms: f64, error: Option<&Error>, c
         None => (None, None),
     };
     let ttft = ctx.answered.first_byte.zip(ctx.arrived);
-    let ttft_ms = ttft.map(|(first, arrived)| (first - arrived).as_secs_f64() * 1e3);
+    let ttft_ms = ttft.map(|(first, arrived)| millis(first.saturating_duration_since(arrived)));
     let cause = ctx
         .dispatch
         .as_ref()

@@ -99,7 +99,7 @@ impl EdgeProxy {
             }
             Err(refusal) => {
                 if ctx.body_state == BodyState::EndUnread {
-                    body::drain_end(session).await;
+                    body::drain(session).await;
                 }
                 Err(refusal.into())
             }

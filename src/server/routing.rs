@@ -5,7 +5,7 @@
 //! Source: contract §6, style-and-architecture §6.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -58,6 +58,8 @@ pub struct ModelRouting {
     pub resolver: BucketResolver,
     /// Its tokenizer; `None` means that lengths are estimated.
     pub tokenizer: Option<Arc<Tokenizer>>,
+    /// The state of the tokenizer's files when it was loaded.
+    tokenizer_stamp: Option<Stamp>,
 }
 
 impl ModelRouting {
@@ -109,7 +111,7 @@ impl Routing {
     /// Builds the successor of `previous` from a checked configuration. Reads tokenizer and key
     /// files and resolves host names (blocking); contacts no engine.
     ///
-    /// A tokenizer whose path `previous` had loaded already is taken over.
+    /// A tokenizer whose files `previous` had loaded, unchanged since, is taken over.
     ///
     /// # Errors
     /// Every [`BuildError`], not only the first.
@@ -119,7 +121,7 @@ impl Routing {
         previous: Option<&Self>,
     ) -> Result<Self, Vec<BuildError>> {
         let mut errors = Vec::new();
-        let mut loaded = loaded_tokenizers(previous);
+        let mut loaded = Tokenizers::of(previous);
         let mut models = HashMap::new();
         for model in &config.models {
             match build_model(model, services, &mut loaded) {
@@ -194,23 +196,64 @@ impl Routing {
     }
 }
 
-fn loaded_tokenizers(previous: Option<&Routing>) -> HashMap<PathBuf, Arc<Tokenizer>> {
-    let models = previous.into_iter().flat_map(Routing::models);
-    models
-        .filter_map(|model| model.tokenizer.as_ref())
-        .map(|tokenizer| (tokenizer.path().to_owned(), Arc::clone(tokenizer)))
-        .collect()
+/// Modification time and size of the files around a tokenizer, to see whether they changed.
+type Stamp = Vec<(std::ffi::OsString, SystemTime, u64)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let folder = if path.is_dir() {
+        Some(path)
+    } else {
+        path.parent()
+    };
+    let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok());
+    let mut stamp: Stamp = entries
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let data = entry.metadata().ok()?;
+            Some((entry.file_name(), data.modified().ok()?, data.len()))
+        })
+        .collect();
+    stamp.sort();
+    stamp
+}
+
+/// Tokenizers loaded so far, by path and state of their files.
+struct Tokenizers(HashMap<(std::path::PathBuf, Stamp), Arc<Tokenizer>>);
+
+impl Tokenizers {
+    fn of(previous: Option<&Routing>) -> Self {
+        let models = previous.into_iter().flat_map(Routing::models);
+        let loaded = models.filter_map(|model| {
+            let tokenizer = model.tokenizer.as_ref()?;
+            let key = (tokenizer.path().to_owned(), model.tokenizer_stamp.clone()?);
+            Some((key, Arc::clone(tokenizer)))
+        });
+        Self(loaded.collect())
+    }
+
+    fn load(&mut self, path: &Path) -> Result<(Arc<Tokenizer>, Stamp), TokenizerError> {
+        let stamp = stamp(path);
+        let key = (path.to_owned(), stamp.clone());
+        if let Some(tokenizer) = self.0.get(&key) {
+            return Ok((Arc::clone(tokenizer), stamp));
+        }
+        let tokenizer = Arc::new(Tokenizer::load(path)?);
+        self.0.insert(key, Arc::clone(&tokenizer));
+        Ok((tokenizer, stamp))
+    }
 }
 
 fn build_model(
     model: &config::Model,
     services: &PolicyServices,
-    loaded: &mut HashMap<PathBuf, Arc<Tokenizer>>,
+    loaded: &mut Tokenizers,
 ) -> Result<ModelRouting, BuildError> {
     let tokenizer = model
         .tokenizer
         .as_deref()
-        .map(|path| load_tokenizer(path, loaded))
+        .map(|path| loaded.load(path))
         .transpose()
         .map_err(|error| BuildError::Tokenizer {
             model: model.id.clone(),
@@ -225,23 +268,13 @@ fn build_model(
             model: model.id.clone(),
             error,
         })?;
+    let (tokenizer, tokenizer_stamp) = tokenizer.unzip();
     Ok(ModelRouting {
         id: model.id.clone(),
         resolver,
         tokenizer,
+        tokenizer_stamp,
     })
-}
-
-fn load_tokenizer(
-    path: &Path,
-    loaded: &mut HashMap<PathBuf, Arc<Tokenizer>>,
-) -> Result<Arc<Tokenizer>, TokenizerError> {
-    if let Some(tokenizer) = loaded.get(path) {
-        return Ok(Arc::clone(tokenizer));
-    }
-    let tokenizer = Arc::new(Tokenizer::load(path)?);
-    loaded.insert(path.to_owned(), Arc::clone(&tokenizer));
-    Ok(tokenizer)
 }
 
 fn build_bucket(bucket: &config::Bucket, services: &PolicyServices) -> Bucket {

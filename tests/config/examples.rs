@@ -30,6 +30,22 @@ fn every_example_loads_without_a_warning() {
 }
 
 #[test]
+fn the_file_of_the_compose_fleet_loads_without_a_warning() {
+    let config = load(&repository("docker").join("edge.yaml"));
+    let config = config.unwrap_or_else(|errors| panic!("{errors}"));
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+}
+
+#[test]
+fn the_worked_configuration_of_the_readme_loads_without_a_warning() {
+    let readme = std::fs::read_to_string(repository("README.md")).unwrap();
+    let start = readme.find("```yaml\n").expect("a worked configuration") + "```yaml\n".len();
+    let yaml = readme[start..].split("```").next().unwrap();
+    let config = parse(yaml, "README.md").unwrap_or_else(|errors| panic!("{errors}"));
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+}
+
+#[test]
 fn plain_has_two_buckets_of_plain_engines() {
     let config = example("plain.yaml");
     let [model] = &config.models[..] else {
