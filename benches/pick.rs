@@ -1,6 +1,11 @@
 //! One pick per policy at 4 to 1024 engines, through the bucket: candidate filtering, the policy,
 //! admission and the identity check, as a request pays for them.
 
+#![expect(
+    missing_docs,
+    reason = "criterion's macros write functions without docs"
+)]
+
 use std::hint::black_box;
 use std::sync::Arc;
 

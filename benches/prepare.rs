@@ -1,6 +1,11 @@
 //! Body preparation by size: the routing pass over the JSON, the scan for its end, tokenizing with
 //! the shipped tokenizer, and the bootstrap splice.
 
+#![expect(
+    missing_docs,
+    reason = "criterion's macros write functions without docs"
+)]
+
 use std::hint::black_box;
 use std::path::Path;
 
