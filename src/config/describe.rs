@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use crate::config::types::{Bucket, Config, Group, Groups, Model};
+use crate::config::types::{Bucket, Config, Group, Groups, Model, Sampling};
 use crate::ids::Stage;
 use crate::policies::{AdmissionLimits, PolicyParams};
 
@@ -40,6 +40,7 @@ fn describe_model(lines: &mut Vec<String>, model: &Model) {
         None => head.push_str(", no tokenizer (tokens are estimated from bytes)"),
     }
     lines.push(head);
+    lines.extend(sampling(&model.sampling));
     for stage in Stage::ALL {
         let engines = model.engines.iter().filter(|engine| engine.role == stage);
         let ids: Vec<&str> = engines.map(|engine| engine.id.as_str()).collect();
@@ -52,6 +53,16 @@ fn describe_model(lines: &mut Vec<String>, model: &Model) {
     for (index, bucket) in buckets.into_iter().enumerate() {
         describe_bucket(lines, index + 1, bucket);
     }
+}
+
+/// The contract in one line; `None` without one.
+fn sampling(contract: &Sampling) -> Option<String> {
+    let rows = contract.overrides.iter();
+    let rules: Vec<String> = rows
+        .map(|(param, allowed)| format!("{} {allowed}", param.as_str()))
+        .collect();
+    let conflict = contract.conflict.as_str();
+    (!rules.is_empty()).then(|| format!("  sampling: {}, conflict {conflict}", rules.join(", ")))
 }
 
 fn describe_bucket(lines: &mut Vec<String>, number: usize, bucket: &Bucket) {

@@ -4,7 +4,8 @@
 //!   text ── tree ── toplevel ─┬─ listeners                        Config ── describe
 //!          (lines)            └─ models ─┬─ engines               + warnings
 //!                                        ├─ buckets ── policy
-//!                                        └─ unbuilt ── sampling
+//!                                        ├─ sampling
+//!                                        └─ unbuilt
 //!
 //!   used by all: reader (keys, problems), scalars, units, dropped (names with a past)
 //! ```
@@ -46,8 +47,8 @@ use std::path::Path;
 pub use describe::describe;
 pub use error::{ConfigError, ConfigErrors};
 pub use types::{
-    Admin, Auth, Bucket, Config, Group, Groups, Health, Limits, Log, LogFormat, LogLevel, Model,
-    Shutdown, Timeouts,
+    Admin, Allowed, Auth, Bucket, Config, Conflict, Group, Groups, Health, Limits, Log, LogFormat,
+    LogLevel, Model, Number, Sampling, SamplingParam, Shutdown, Timeouts,
 };
 pub use write::to_yaml;
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use crate::config::reader::{At, Fields, Place, Problems};
 use crate::config::scalars::{name, path};
 use crate::config::types::Model;
-use crate::config::{buckets, engines, unbuilt};
+use crate::config::{buckets, engines, sampling, unbuilt};
 use crate::ids::{ModelId, WorkerId};
 
 const KEYS: [&str; 11] = [
@@ -67,6 +67,7 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
     }
     let aliases = aliases(problems, &fields, taken);
     let tokenizer = problems.optional(&fields, "tokenizer", path);
+    let sampling = sampling::sampling(problems, &fields);
     // Where the id is unusable, engines are still read, for their own problems.
     let model_id = ModelId::from(id.clone().unwrap_or_default());
     let engines = engines::engines(problems, &fields, &model_id, taken);
@@ -77,6 +78,7 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
         id: model_id,
         aliases: aliases?,
         tokenizer: tokenizer?,
+        sampling: sampling?,
         engines: engines?,
         buckets: buckets?,
     })

@@ -113,11 +113,11 @@ pub(super) fn real(wanted: &str, rule: impl Fn(f64) -> bool) -> impl Fn(&Node) -
     move |node| {
         let number = scalar(node)
             .filter(|(text, plain)| *plain && text.bytes().any(|b| b.is_ascii_digit()))
-            .and_then(|(text, _)| text.parse::<f64>().ok())
-            .filter(|number| number.is_finite());
+            .and_then(|(text, _)| Some((text, text.parse::<f64>().ok()?)))
+            .filter(|(_, number)| number.is_finite());
         match number {
-            Some(number) if rule(number) => Ok(number),
-            Some(number) => Err(format!("{number} is out of range: {wanted}")),
+            Some((_, number)) if rule(number) => Ok(number),
+            Some((text, _)) => Err(format!("{} is out of range: {wanted}", short(text))),
             None => Err(format!("expected a number, found {}", found(node))),
         }
     }

@@ -4,10 +4,14 @@
 //! has to be checked again. Built only by [`parse`](crate::config::parse), or by hand in tests.
 //! Source of names, units and defaults: contract §2.
 
+mod sampling;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use sampling::{Allowed, Conflict, Number, Sampling, SamplingParam};
 
 use crate::config::ConfigError;
 use crate::ids::{BucketId, ModelId, WorkerId};
@@ -202,6 +206,8 @@ pub struct Model {
     pub aliases: Vec<String>,
     /// Directory or `tokenizer.json`, as written; `None` estimates tokens from bytes.
     pub tokenizer: Option<PathBuf>,
+    /// What requests may ask of sampling. Default: anything.
+    pub sampling: Sampling,
     /// At least one; either all plain, or all prefill and decode. Ids unique over all models.
     pub engines: Vec<WorkerSpec>,
     /// In file order, at least one. The implicit pair `plain`, `pd` when the file names none.

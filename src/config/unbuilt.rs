@@ -8,7 +8,6 @@
 use std::time::Duration;
 
 use crate::config::reader::{At, Fields, Problems, Read, found, short};
-use crate::config::sampling;
 use crate::config::scalars::{boolean, name, one_of, positive, string, time};
 use crate::config::tree::{Node, Value};
 use crate::workers::{EngineUrl, WorkerSpec};
@@ -23,7 +22,6 @@ pub(super) fn model_settings(
         let place = model.place_of("forward_input_ids");
         problems.unsupported(&place, "forwarding token ids to engines");
     }
-    sampling::sampling(problems, model);
     affinity(problems, model);
     cache(problems, model);
     slo(problems, model);

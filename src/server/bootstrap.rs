@@ -5,11 +5,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use rand::Rng;
 
 use crate::buckets::BucketGroups;
 use crate::server::routing::ModelRouting;
+use crate::server::splice;
 use crate::workers::Worker;
 
 /// Distance between two rooms. A request with `n` choices uses room, room+1, …; OpenAI's `n` ends
@@ -73,23 +74,15 @@ pub fn reserves(model: &ModelRouting) -> bool {
 /// `body` must be one JSON object with at least one key, which preparation has checked.
 #[must_use]
 pub fn with_bootstrap(body: &Bytes, prefill: &Worker, room: u64) -> Bytes {
-    let close = body
-        .iter()
-        .rposition(|byte| *byte == b'}')
-        .expect("preparation admits only JSON objects");
     let port = prefill
         .bootstrap_port()
         .map_or_else(|| "null".to_owned(), |port| port.to_string());
     // A host is made of letters, digits, dots, dashes, colons and brackets: nothing to escape.
     let fields = format!(
-        r#","bootstrap_host":"{}","bootstrap_port":{port},"bootstrap_room":{room}"#,
+        r#""bootstrap_host":"{}","bootstrap_port":{port},"bootstrap_room":{room}"#,
         prefill.url().host()
     );
-    let mut paired = BytesMut::with_capacity(body.len() + fields.len());
-    paired.put_slice(&body[..close]);
-    paired.put_slice(fields.as_bytes());
-    paired.put_slice(&body[close..]);
-    paired.freeze()
+    splice::before_last_brace(body, &fields)
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The first pass over a chat body: the few fields that routing needs, everything else skipped.
 //!
 //! Refuses what two readers of one body could understand differently (a routing key twice, a
-//! wrong type). Does not validate messages, tools or sampling: the engine owns that schema.
+//! wrong type). Does not validate messages, tools or sampling: the engine owns that schema. Sampling
+//! values are only located; `server::sampling` judges them where a contract exists.
 //! Parser details never reach the client. Source: http-and-operations §3.
 
 use std::ops::Range;
@@ -9,6 +10,7 @@ use std::ops::Range;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::config::SamplingParam;
 use crate::server::ApiError;
 
 /// What routing reads of a chat body.
@@ -26,6 +28,18 @@ pub struct ChatFields {
     pub input_ids: Option<Vec<u32>>,
     /// Whether the caller set a bootstrap field, which belongs to the router.
     pub has_bootstrap: bool,
+    /// Where the values of the sampling parameters stand in the body; the last one of each.
+    sampling: [Option<Range<usize>>; SamplingParam::COUNT],
+}
+
+impl ChatFields {
+    /// The JSON text of `param` in `body`, the body that these fields were read from; any value.
+    /// The last one where the key is repeated, as in the engine; `None` without the key.
+    #[must_use]
+    pub fn sampling<'b>(&self, body: &'b [u8], param: SamplingParam) -> Option<&'b [u8]> {
+        let span = self.sampling[param as usize].clone()?;
+        body.get(span)
+    }
 }
 
 const NOT_AN_OBJECT: &str = "invalid request: body must be a JSON object";
@@ -54,6 +68,7 @@ struct RawFields<'a> {
     max_completion_tokens: Option<&'a RawValue>,
     input_ids: Option<&'a RawValue>,
     has_bootstrap: bool,
+    sampling: [Option<&'a RawValue>; SamplingParam::COUNT],
     repeated: Option<&'static str>,
 }
 
@@ -70,10 +85,13 @@ impl RawFields<'_> {
         // The engine takes 0 as "not given" here. Source: http-and-operations §3.
         let max_completion_tokens =
             unsigned("max_completion_tokens", self.max_completion_tokens)?.filter(|n| *n > 0);
-        let start = model.get().as_ptr() as usize - text.as_ptr() as usize;
+        let span = |value: &RawValue| {
+            let start = value.get().as_ptr() as usize - text.as_ptr() as usize;
+            start..start + value.get().len()
+        };
         Ok(ChatFields {
             model: typed("model", "a string", model)?,
-            model_span: start..start + model.get().len(),
+            model_span: span(model),
             stream: match present(self.stream) {
                 Some(stream) => typed("stream", "true or false", stream)?,
                 None => false,
@@ -83,6 +101,7 @@ impl RawFields<'_> {
                 .and_then(|ids| serde_json::from_str::<Vec<u32>>(ids.get()).ok())
                 .filter(|ids| !ids.is_empty()),
             has_bootstrap: self.has_bootstrap,
+            sampling: self.sampling.map(|value| value.map(span)),
         })
     }
 }
@@ -130,6 +149,10 @@ impl<'de> Visitor<'de> for TopLevel {
                     fields.input_ids = Some(map.next_value()?);
                     continue;
                 }
+                Key::Sampling(param) => {
+                    fields.sampling[param as usize] = Some(map.next_value()?);
+                    continue;
+                }
                 Key::Bootstrap => {
                     fields.has_bootstrap = true;
                     map.next_value::<IgnoredAny>()?;
@@ -156,6 +179,7 @@ enum Key {
     MaxCompletionTokens,
     InputIds,
     Bootstrap,
+    Sampling(SamplingParam),
     Other,
 }
 
@@ -177,7 +201,7 @@ impl<'de> serde::Deserialize<'de> for Key {
                     "max_completion_tokens" => Key::MaxCompletionTokens,
                     "input_ids" => Key::InputIds,
                     "bootstrap_host" | "bootstrap_port" | "bootstrap_room" => Key::Bootstrap,
-                    _ => Key::Other,
+                    _ => SamplingParam::named(key).map_or(Key::Other, Key::Sampling),
                 })
             }
         }

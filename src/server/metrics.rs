@@ -12,6 +12,7 @@ use prometheus::{
 };
 use tokio::time::Instant;
 
+use crate::config::SamplingParam;
 use crate::ids::{BucketId, ModelId, Stage};
 use crate::policies::{Limit, PolicyKind, Reason};
 use crate::server::dispatch::LegOutcome;
@@ -45,6 +46,7 @@ pub struct Metrics {
     admission_rejections: IntCounterVec,
     policy_decisions: IntCounterVec,
     tokenize_errors: IntCounterVec,
+    sampling_rejections: IntCounterVec,
     config_reloads: IntCounterVec,
     stale_requests: IntCounterVec,
     request_duration: HistogramVec,
@@ -103,6 +105,11 @@ impl Default for Metrics {
                 "ingress_tokenize_errors_total",
                 "chats that fell down the tokenizing ladder",
                 &["model_id"],
+            ),
+            sampling_rejections: new.counter(
+                "sampling_contract_rejections_total",
+                "sampling parameters that broke a contract",
+                &["param"],
             ),
             config_reloads: new.counter("config_reloads_total", "reloads", &["outcome"]),
             stale_requests: new.counter(
@@ -225,6 +232,13 @@ impl Metrics {
     pub fn tokenize_fell(&self, model: &ModelId) {
         self.tokenize_errors
             .with_label_values(&[model.as_str()])
+            .inc();
+    }
+
+    /// A request asked for a value that its model's contract does not allow.
+    pub fn sampling_rejection(&self, param: SamplingParam) {
+        self.sampling_rejections
+            .with_label_values(&[param.as_str()])
             .inc();
     }
 

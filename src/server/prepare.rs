@@ -13,7 +13,7 @@ use crate::server::chat_body::{self, ChatFields};
 use crate::server::metrics::Metrics;
 use crate::server::routing::{ModelRouting, NameMatch, Routing};
 use crate::server::tokenize::TokenizePool;
-use crate::server::{ApiError, bootstrap};
+use crate::server::{ApiError, bootstrap, sampling, splice};
 use crate::tokenizer::TokenSource;
 
 /// Length and ids of a prompt.
@@ -39,7 +39,7 @@ pub struct Prepared {
     /// Prompt plus requested output, tokens; `None` when the output budget is unknown.
     pub expected_peak_tokens: Option<u64>,
     /// The body for a plain engine: the client's bytes, with the model spelled as configured when
-    /// an alias was used.
+    /// an alias was used, and with what the model's sampling contract adds.
     pub body: Bytes,
 }
 
@@ -61,8 +61,8 @@ impl Prepared {
 /// Prepares one chat request.
 ///
 /// # Errors
-/// [`ApiError::BadRequest`] (body, token sum overflow, bootstrap fields on a PD model) and
-/// [`ApiError::ModelNotFound`].
+/// [`ApiError::BadRequest`] (body, bootstrap fields on a PD model, sampling contract, token sum
+/// overflow) and [`ApiError::ModelNotFound`].
 pub async fn prepare(
     routing: &Routing,
     pool: &TokenizePool,
@@ -78,6 +78,8 @@ pub async fn prepare(
             "invalid request: bootstrap_host, bootstrap_port and bootstrap_room are set by the router",
         ));
     }
+    let sent = |param| fields.sampling(&body, param);
+    let additions = sampling::additions(&model.sampling, sent, metrics)?;
     let prompt = match fields.input_ids.take() {
         Some(ids) => PromptFacts {
             input_tokens: count(&ids),
@@ -86,17 +88,14 @@ pub async fn prepare(
         },
         None => pool.prompt_facts(model, &body, metrics).await,
     };
-    let expected_peak_tokens = fields
-        .output_tokens
-        .map(|output| {
-            prompt.input_tokens.checked_add(output).ok_or_else(|| {
-                ApiError::bad_request("invalid request: prompt plus requested output is too large")
-            })
-        })
-        .transpose()?;
+    let expected_peak_tokens = peak(prompt.input_tokens, fields.output_tokens)?;
     let body = match matched {
         NameMatch::AsSent => body,
         NameMatch::Alias => rename_model(&body, &fields, model.id.as_str()),
+    };
+    let body = match additions.as_str() {
+        "" => body,
+        fields => splice::before_last_brace(&body, fields),
     };
     Ok(Prepared {
         model: Arc::clone(model),
@@ -105,6 +104,17 @@ pub async fn prepare(
         expected_peak_tokens,
         body,
     })
+}
+
+/// Prompt plus requested output, tokens; `None` when the output budget is unknown.
+fn peak(input_tokens: u64, output_tokens: Option<u64>) -> Result<Option<u64>, ApiError> {
+    let Some(output_tokens) = output_tokens else {
+        return Ok(None);
+    };
+    let sum = input_tokens.checked_add(output_tokens).ok_or_else(|| {
+        ApiError::bad_request("invalid request: prompt plus requested output is too large")
+    })?;
+    Ok(Some(sum))
 }
 
 /// Number of ids, tokens.

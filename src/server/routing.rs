@@ -58,8 +58,10 @@ pub struct ModelRouting {
     pub resolver: BucketResolver,
     /// Its tokenizer; `None` means that lengths are estimated.
     pub tokenizer: Option<Arc<Tokenizer>>,
-    /// The state of the tokenizer's files when it was loaded.
-    tokenizer_stamp: Option<Stamp>,
+    /// What its requests may ask of sampling.
+    pub sampling: config::Sampling,
+    /// The configured path and the state of the files there when the tokenizer was loaded.
+    tokenizer_key: Option<TokenizerKey>,
 }
 
 impl ModelRouting {
@@ -199,6 +201,8 @@ impl Routing {
 /// Modification time and size of the files around a tokenizer, to see whether they changed.
 type Stamp = Vec<(std::ffi::OsString, SystemTime, u64)>;
 
+type TokenizerKey = (std::path::PathBuf, Stamp);
+
 fn stamp(path: &Path) -> Stamp {
     let folder = if path.is_dir() {
         Some(path)
@@ -220,28 +224,26 @@ fn stamp(path: &Path) -> Stamp {
 }
 
 /// Tokenizers loaded so far, by path and state of their files.
-struct Tokenizers(HashMap<(std::path::PathBuf, Stamp), Arc<Tokenizer>>);
+struct Tokenizers(HashMap<TokenizerKey, Arc<Tokenizer>>);
 
 impl Tokenizers {
     fn of(previous: Option<&Routing>) -> Self {
         let models = previous.into_iter().flat_map(Routing::models);
         let loaded = models.filter_map(|model| {
-            let tokenizer = model.tokenizer.as_ref()?;
-            let key = (tokenizer.path().to_owned(), model.tokenizer_stamp.clone()?);
-            Some((key, Arc::clone(tokenizer)))
+            let key = model.tokenizer_key.clone()?;
+            Some((key, Arc::clone(model.tokenizer.as_ref()?)))
         });
         Self(loaded.collect())
     }
 
-    fn load(&mut self, path: &Path) -> Result<(Arc<Tokenizer>, Stamp), TokenizerError> {
-        let stamp = stamp(path);
-        let key = (path.to_owned(), stamp.clone());
+    fn load(&mut self, path: &Path) -> Result<(Arc<Tokenizer>, TokenizerKey), TokenizerError> {
+        let key = (path.to_owned(), stamp(path));
         if let Some(tokenizer) = self.0.get(&key) {
-            return Ok((Arc::clone(tokenizer), stamp));
+            return Ok((Arc::clone(tokenizer), key));
         }
         let tokenizer = Arc::new(Tokenizer::load(path)?);
-        self.0.insert(key, Arc::clone(&tokenizer));
-        Ok((tokenizer, stamp))
+        self.0.insert(key.clone(), Arc::clone(&tokenizer));
+        Ok((tokenizer, key))
     }
 }
 
@@ -268,12 +270,13 @@ fn build_model(
             model: model.id.clone(),
             error,
         })?;
-    let (tokenizer, tokenizer_stamp) = tokenizer.unzip();
+    let (tokenizer, tokenizer_key) = tokenizer.unzip();
     Ok(ModelRouting {
         id: model.id.clone(),
         resolver,
         tokenizer,
-        tokenizer_stamp,
+        sampling: model.sampling.clone(),
+        tokenizer_key,
     })
 }
 
@@ -301,3 +304,6 @@ fn build_group(group: &config::Group, services: &PolicyServices) -> EngineGroup 
         None => built,
     }
 }
+
+#[cfg(test)]
+mod tests;

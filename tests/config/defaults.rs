@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sgl_edge::config::{
     Admin, Auth, Bucket, Config, Group, Groups, Health, Limits, Log, LogFormat, LogLevel, Model,
-    Shutdown, Timeouts, parse,
+    Sampling, Shutdown, Timeouts, parse,
 };
 use sgl_edge::ids::Stage;
 use sgl_edge::policies::{AdmissionLimits, PolicyParams, PowerOfTwoParams};
@@ -44,6 +44,7 @@ fn model() -> Model {
         id: "m".into(),
         aliases: Vec::new(),
         tokenizer: None,
+        sampling: Sampling::default(),
         engines: vec![WorkerSpec {
             id: "E1".into(),
             url: EngineUrl::parse("http://127.0.0.1:30001").unwrap(),

@@ -147,3 +147,28 @@ fn bootstrap_fields_of_the_caller_are_noticed() {
         assert!(parse(body.as_bytes()).unwrap().has_bootstrap);
     }
 }
+
+#[test]
+fn sampling_values_are_located_whatever_they_are_and_the_last_one_wins() {
+    let body =
+        r#"{"n":1e400,"model":"m","top_\u006b" : [1, {"n":2}] ,"n":"x","n": null,"min_p":-0.0}"#;
+    let fields = parse(body.as_bytes()).unwrap();
+    let text = |param| fields.sampling(body.as_bytes(), param);
+    for param in SamplingParam::ALL {
+        let expected: Option<&[u8]> = match param {
+            SamplingParam::N => Some(b"null"),
+            SamplingParam::TopK => Some(br#"[1, {"n":2}]"#),
+            SamplingParam::MinP => Some(b"-0.0"),
+            _ => None,
+        };
+        assert_eq!(text(param), expected, "{param:?}");
+    }
+}
+
+#[test]
+fn sampling_values_must_still_be_json() {
+    for value in ["NaN", "Infinity", "01", "1.", ".5", "+1", "'1'", "0x1"] {
+        let body = format!(r#"{{"model":"m","temperature":{value}}}"#);
+        assert_eq!(message(&body), NOT_AN_OBJECT, "{value}");
+    }
+}
