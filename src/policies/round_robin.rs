@@ -70,3 +70,34 @@ impl Policy for RoundRobinPolicy {
         Box::pin(std::future::ready(self.choose(engines)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Stage;
+    use crate::policies::AdmissionLimits;
+    use crate::workers::{EngineUrl, WorkerSpec};
+
+    #[test]
+    fn the_cursor_wraps_around() {
+        let policy = RoundRobinPolicy {
+            cursor: AtomicUsize::new(usize::MAX),
+            loads: Arc::default(),
+            admission: Arc::new(AdmissionLimits::default()),
+        };
+        let engines = ["a", "b"].map(|id| {
+            let spec = WorkerSpec {
+                id: id.into(),
+                url: EngineUrl::parse("http://127.0.0.1:1").unwrap(),
+                model: "m".into(),
+                role: Stage::Plain,
+                bootstrap_port: None,
+            };
+            Arc::new(Worker::new(spec, None))
+        });
+        let turns: Vec<_> = (0..3)
+            .map(|_| policy.turn(&engines).unwrap().id().as_str())
+            .collect();
+        assert_eq!(turns, ["b", "a", "b"]);
+    }
+}

@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use rand::Rng;
 
-use crate::buckets::BucketGroups;
-use crate::server::routing::ModelRouting;
+use crate::ids::{ModelId, Stage};
 use crate::server::splice;
-use crate::workers::Worker;
+use crate::workers::{Worker, WorkerRegistry};
 
 /// Distance between two rooms. A request with `n` choices uses room, room+1, …; OpenAI's `n` ends
 /// at 128. Odd, so that `room % ranks` spreads over data-parallel ranks.
@@ -58,14 +57,11 @@ impl Rooms {
     }
 }
 
-/// Whether bootstrap fields of a client must be refused for this model: it has PD buckets, and two
-/// readers of one body must not see two rooms.
+/// Whether bootstrap fields of a client must be refused for this model: it has prefill engines, and
+/// two readers of one body must not see two rooms.
 #[must_use]
-pub fn reserves(model: &ModelRouting) -> bool {
-    let buckets = model.resolver.buckets().iter();
-    buckets
-        .into_iter()
-        .any(|bucket| matches!(bucket.groups(), BucketGroups::Pd { .. }))
+pub fn reserves(model: &ModelId, workers: &WorkerRegistry) -> bool {
+    !workers.members().of(model, Stage::Prefill).is_empty()
 }
 
 /// `body` with `bootstrap_host`, `bootstrap_port` (null when unknown) and `bootstrap_room` of a
@@ -90,7 +86,6 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::ids::Stage;
     use crate::workers::{EngineUrl, WorkerSpec};
 
     #[test]

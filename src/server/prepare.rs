@@ -73,7 +73,7 @@ pub async fn prepare(
     let Some((model, matched)) = routing.model(&fields.model) else {
         return Err(ApiError::ModelNotFound(fields.model));
     };
-    if fields.has_bootstrap && bootstrap::reserves(model) {
+    if fields.has_bootstrap && bootstrap::reserves(&model.id, &routing.workers) {
         return Err(ApiError::bad_request(
             "invalid request: bootstrap_host, bootstrap_port and bootstrap_room are set by the router",
         ));

@@ -1,0 +1,25 @@
+//! Selection through the public API, without sockets: design §2 to §5, policy-semantics §3 to §12.
+//!
+//! One file per section. A test is named after the rule it holds; random loops print their seed,
+//! and `SGL_EDGE_SEED=N` repeats one.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod admission;
+mod admission_placement;
+mod answers;
+mod bucket_loop;
+mod bucket_loop_worked;
+mod buckets;
+mod dispatch;
+mod groups;
+mod groups_follow;
+mod power_of_two;
+mod preparation;
+mod pressure;
+mod pressure_extremes;
+mod resolver;
+mod resolver_model;
+mod rotation;
+mod snapshots;

@@ -1,0 +1,110 @@
+//! A whole routing built from YAML, as a start or a reload builds it, and requests through it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sgl_edge::buckets::{Bucket, BucketResolver};
+use sgl_edge::config;
+use sgl_edge::policies::{PolicyServices, SeededDraw};
+use sgl_edge::server::ApiError;
+use sgl_edge::server::metrics::Metrics;
+use sgl_edge::server::prepare::{Prepared, prepare};
+use sgl_edge::server::routing::Routing;
+use sgl_edge::server::select::{Selection, select};
+use sgl_edge::server::tokenize::TokenizePool;
+use sgl_edge::state::EngineLoadTable;
+use sgl_edge::workers::{Members, Worker};
+
+use super::engines::MODEL;
+use super::picks::now;
+
+/// A router without its wire.
+pub(crate) struct Router {
+    pub(crate) routing: Routing,
+    pub(crate) loads: Arc<EngineLoadTable>,
+    pub(crate) metrics: Metrics,
+    pool: TokenizePool,
+}
+
+impl Router {
+    /// Parses `yaml` and builds it; draws are reproducible.
+    pub(crate) fn new(yaml: &str) -> Self {
+        let config = config::parse(yaml, "test.yaml").unwrap_or_else(|errors| panic!("{errors}"));
+        let loads = Arc::new(EngineLoadTable::default());
+        let services = PolicyServices {
+            loads: Arc::clone(&loads),
+            draw: Arc::new(SeededDraw::new(1)),
+        };
+        let routing = Routing::build(Arc::new(config), &services, None).expect("it can be built");
+        Self {
+            routing,
+            loads,
+            metrics: Metrics::default(),
+            pool: TokenizePool::new(1),
+        }
+    }
+
+    /// A router whose only model, [`MODEL`], has these engines (`id: role`) and buckets (YAML).
+    pub(crate) fn of(engines: &[(&str, &str)], buckets: &str) -> Self {
+        let engines = engines.iter().zip(1..).map(|((id, role), port)| {
+            format!("        - {{id: {id}, url: \"http://127.0.0.1:{port}\", role: {role}}}\n")
+        });
+        let engines: String = engines.collect();
+        Self::new(&format!(
+            "models:\n  - id: {MODEL}\n    engines:\n      static:\n{engines}{buckets}"
+        ))
+    }
+
+    /// The engine with this id.
+    pub(crate) fn engine(&self, id: &str) -> Arc<Worker> {
+        let members = self.routing.workers.members();
+        Arc::clone(members.get(&id.into()).expect("a configured engine"))
+    }
+
+    /// Prepares a body.
+    pub(crate) fn prepare(&self, body: &str) -> Result<Prepared, ApiError> {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        now(prepare(&self.routing, &self.pool, &self.metrics, body))
+    }
+
+    /// Prepares a body that must be right, and selects.
+    pub(crate) fn select(&self, body: &str) -> Result<Selection, ApiError> {
+        let prepared = self.prepare(body).expect("a good body");
+        now(select(&prepared, &self.routing.workers, &self.metrics))
+    }
+
+    /// The value of a series of the router's own metrics; 0 when it does not exist yet.
+    pub(crate) fn series(&self, series: &str) -> u64 {
+        value(&self.metrics, series)
+    }
+}
+
+/// The value of the series `name{labels}`, without the common prefix; 0 when it does not exist.
+pub(crate) fn value(metrics: &Metrics, series: &str) -> u64 {
+    let text = String::from_utf8(metrics.render(&Members::default())).expect("text");
+    let line = text.lines().find_map(|line| {
+        let rest = line.strip_prefix("sgl_router_")?.strip_prefix(series)?;
+        rest.strip_prefix(' ')
+    });
+    line.map_or(0, |value| value.parse().expect("a whole number"))
+}
+
+/// A chat of [`MODEL`] whose prompt has exactly `input` tokens.
+pub(crate) fn chat(input: usize, max_tokens: Option<u64>) -> String {
+    let ids = vec!["7"; input].join(",");
+    let budget = max_tokens.map_or(String::new(), |max| format!(r#","max_tokens":{max}"#));
+    format!(r#"{{"model":"{MODEL}","input_ids":[{ids}]{budget}}}"#)
+}
+
+/// A prepared request of [`MODEL`] with hand-made buckets, for what a file cannot express.
+pub(crate) fn prepared(buckets: Vec<Bucket>, input_tokens: u64, peak: Option<u64>) -> Prepared {
+    let mut prepared = Router::of(&[("e", "plain")], "")
+        .prepare(&chat(1, None))
+        .expect("a good body");
+    // The router is gone, so this is the only handle of its model.
+    let model = Arc::get_mut(&mut prepared.model).expect("no other handle");
+    model.resolver = BucketResolver::try_new(buckets).expect("buckets without contradictions");
+    prepared.prompt.input_tokens = input_tokens;
+    prepared.expected_peak_tokens = peak;
+    prepared
+}
