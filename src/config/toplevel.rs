@@ -90,14 +90,13 @@ fn limits(problems: &mut Problems, fields: &Fields<'_>) -> Option<Limits> {
     let limits = problems.section(fields, "limits", &known)?;
     let max_body = problems.setting(&limits, "max_body", body_size, 32 << 20);
     let max_inflight_requests = problems.optional(&limits, "max_inflight_requests", positive);
-    if let Some(Some(_)) = problems.optional(&limits, "max_connections", positive) {
-        problems.unsupported(&limits.place_of("max_connections"), "a cap on connections");
-    }
+    let max_connections = problems.optional(&limits, "max_connections", positive);
     let max_buffered_body = problems.setting(&limits, "max_buffered_body", size, 2 << 30);
     let limits_place = limits.place_of("max_buffered_body");
     let limits = Limits {
         max_body: max_body?,
         max_inflight_requests: max_inflight_requests?,
+        max_connections: max_connections?,
         max_buffered_body: max_buffered_body?,
     };
     if limits.max_buffered_body < limits.max_body {

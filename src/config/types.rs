@@ -72,6 +72,8 @@ pub struct Limits {
     pub max_body: u64,
     /// Requests in flight over all models, at least 1; `None` is no cap.
     pub max_inflight_requests: Option<u64>,
+    /// Client connections on the data listener, at least 1; `None` is no cap.
+    pub max_connections: Option<u64>,
     /// Sum of all request bodies held, bytes, at least `max_body`. Default 2 GiB.
     pub max_buffered_body: u64,
 }

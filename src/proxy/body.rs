@@ -17,7 +17,7 @@ use http::header;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
-use crate::proxy::ctx::{BodyState, RequestCtx};
+use crate::proxy::ctx::{BodyState, Dispatch, RequestCtx};
 use crate::server::ApiError;
 use crate::server::app::App;
 use crate::server::budget::Share;
@@ -98,7 +98,10 @@ pub(crate) async fn read(
     };
     match length {
         Some(length) => reader.with_length(length).await?,
-        None if reader.session.is_http2() => reader.h2_without_length(limits.max_body).await?,
+        None if reader.session.is_http2() => {
+            let budget = (share, limits.max_buffered_body);
+            reader.h2_without_length(limits.max_body, budget).await?;
+        }
         None => {
             let budget = (share, limits.max_buffered_body);
             let state = reader.chunked(limits.max_body, budget).await?;
@@ -189,6 +192,8 @@ impl Reader<'_> {
             Ok(Err(error)) => Err(match error.etype() {
                 ErrorType::ReadTimedout => ApiError::RequestTimeout.into(),
                 ErrorType::Custom("InvalidChunk" | "PrematureBodyEnd") => {
+                    // Nobody knows where the next request would begin.
+                    self.session.set_keepalive(None);
                     ApiError::bad_request("invalid request: the body is cut or badly framed").into()
                 }
                 _ => ReadError::Gone(error.into_down()),
@@ -213,16 +218,24 @@ impl Reader<'_> {
         }
     }
 
-    async fn h2_without_length(&mut self, max_body: u64) -> Result<(), ReadError> {
+    async fn h2_without_length(
+        &mut self,
+        max_body: u64,
+        (share, max_buffered): (&mut Share, u64),
+    ) -> Result<(), ReadError> {
         self.session.enable_retry_buffering();
         let mut read = 0_u64;
         while let Some(piece) = self.piece().await? {
-            read += u64::try_from(piece.len()).unwrap_or(u64::MAX);
+            let size = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+            read += size;
             if read > max_body {
                 return Err(ApiError::PayloadTooLarge.into());
             }
             if read > RETRY_BUFFER {
                 return Err(ApiError::LengthRequired.into());
+            }
+            if !share.grow(size, Some(max_buffered)) {
+                return Err(ApiError::Overloaded.into());
             }
             self.whole.push(piece);
         }
@@ -282,7 +295,8 @@ pub(crate) async fn drain(session: &mut Session) {
 /// Swaps what Pingora replays for the prepared body, which leaves whole and once, at the end.
 ///
 /// # Errors
-/// A client error when something other than blanks follows the JSON of a chunked body.
+/// A client error when the rest of a chunked body holds anything but a few blanks, or does not end
+/// in time.
 pub(crate) fn replace(
     body: &mut Option<Bytes>,
     end_of_stream: bool,
@@ -291,18 +305,38 @@ pub(crate) fn replace(
     let Some(dispatch) = &ctx.dispatch else {
         return Ok(());
     };
-    let trailing = body.as_deref().unwrap_or_default();
-    if ctx.body_state == BodyState::EndUnread && !trailing.iter().all(u8::is_ascii_whitespace) {
-        ctx.refusal = Some(ApiError::bad_request(
-            "invalid request: body must be a JSON object",
-        ));
-        return Err(Error::new_down(ErrorType::HTTPStatus(400)));
+    if ctx.body_state == BodyState::EndUnread
+        && let Some(refusal) = judge_rest(body.as_deref().unwrap_or_default(), dispatch, ctx)
+    {
+        let status = refusal.status();
+        ctx.refusal = Some(refusal);
+        return Err(Error::new_down(ErrorType::HTTPStatus(status)));
     }
+    ctx.body_bytes += u64::try_from(body.as_ref().map_or(0, Bytes::len)).unwrap_or_default()
+        * u64::from(ctx.body_state == BodyState::EndUnread);
     // `None` before the end would end the engine's body early; empty is "nothing yet".
     *body = Some(if end_of_stream {
+        // From here on the engine can work; before, its silence was the client's.
+        dispatch.exchange.dispatched(tokio::time::Instant::now());
         dispatch.body.clone()
     } else {
         Bytes::new()
     });
     Ok(())
+}
+
+/// What is wrong with a piece that follows the JSON of a chunked body.
+fn judge_rest(rest: &[u8], dispatch: &Dispatch, ctx: &RequestCtx) -> Option<ApiError> {
+    if !rest.iter().all(u8::is_ascii_whitespace) {
+        return Some(ApiError::bad_request(
+            "invalid request: body must be a JSON object",
+        ));
+    }
+    let sum = ctx.body_bytes + u64::try_from(rest.len()).unwrap_or(u64::MAX);
+    if sum > ctx.routing.config.limits.max_body {
+        return Some(ApiError::PayloadTooLarge);
+    }
+    let waited = dispatch.connected_at.map(|at| at.elapsed());
+    let late = waited.is_some_and(|waited| waited > ctx.routing.config.timeouts.client_body_idle);
+    late.then_some(ApiError::RequestTimeout)
 }

@@ -23,7 +23,7 @@ use crate::server::metrics::Metrics;
 use crate::server::prepare::Prepared;
 use crate::server::routing::Routing;
 use crate::server::select::Selection;
-use crate::server::sse::ErrorEvents;
+use crate::server::sse::StreamWatch;
 
 /// How the client's body stands when the engine connection is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,12 +67,14 @@ pub(crate) struct EngineAnswered {
     pub(crate) status: Option<u16>,
     /// When the first body byte came.
     pub(crate) first_byte: Option<Instant>,
+    /// When the first generated token of a stream came.
+    pub(crate) first_token: Option<Instant>,
     /// Body bytes.
     pub(crate) bytes: u64,
     /// Its answer ended as announced.
     pub(crate) complete: bool,
     /// Watches event streams.
-    pub(crate) events: Option<ErrorEvents>,
+    pub(crate) watch: Option<StreamWatch>,
 }
 
 /// The context of one request.
@@ -151,7 +153,7 @@ impl RequestCtx {
         }
         self.answered.status = Some(response.status.as_u16());
         if is_event_stream(&response.headers) && response.status.is_success() {
-            self.answered.events = Some(ErrorEvents::default());
+            self.answered.watch = Some(StreamWatch::default());
         }
     }
 
@@ -162,16 +164,20 @@ impl RequestCtx {
         };
         let now = Instant::now();
         dispatch.exchange.heard(now);
-        if !piece.is_empty() && self.answered.first_byte.is_none() {
+        self.answered.bytes += u64::try_from(piece.len()).unwrap_or_default();
+        let first_byte = !piece.is_empty() && self.answered.first_byte.is_none();
+        if first_byte {
             self.answered.first_byte = Some(now);
-            if let (Some(prepared), Some(_)) = (&self.prepared, &self.answered.events) {
-                let waited = now.saturating_duration_since(self.arrived.unwrap_or(now));
+        }
+        if let (Some(watch), Some(prepared)) = (&mut self.answered.watch, &self.prepared) {
+            let waited = now.saturating_duration_since(self.arrived.unwrap_or(now));
+            if first_byte {
+                metrics.ttfb(&prepared.model.id, waited.as_secs_f64());
+            }
+            if watch.scan(piece) {
+                self.answered.first_token = Some(now);
                 metrics.ttft(&prepared.model.id, waited.as_secs_f64());
             }
-        }
-        self.answered.bytes += u64::try_from(piece.len()).unwrap_or_default();
-        if let Some(events) = &mut self.answered.events {
-            events.scan(piece);
         }
         if end {
             self.engine_finished();
@@ -192,7 +198,7 @@ impl EngineAnswered {
     /// What a complete answer says about the engine: its status, or the code of an error event
     /// inside a 200.
     pub(crate) fn outcome(&self) -> LegOutcome {
-        let in_band = self.events.as_ref().and_then(ErrorEvents::found);
+        let in_band = self.watch.as_ref().and_then(StreamWatch::error);
         LegOutcome::of_status(in_band.or(self.status).unwrap_or(500))
     }
 }

@@ -1,6 +1,6 @@
 //! The door of the data listener: one HTTP application around Pingora's proxy.
 //!
-//! Bounds the time for a request head, which Pingora bounds only per read, and the idle time of a
+//! Counts connections against `limits.max_connections`. Bounds the time for a request head, which Pingora bounds only per read, and the idle time of a
 //! connection with it. The clock travels as the connection context that Pingora hands to
 //! `on_connection_reuse` once a head is complete; a clock that runs out before that drops the
 //! connection. Source: contract §2 `timeouts.client_header`, pingora-notes §11.
@@ -11,13 +11,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream};
+use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
+use pingora::protocols::Stream;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v2::server::H2Options;
 use pingora::server::ShutdownWatch;
 use pingora_proxy::HttpProxy;
+use tokio::io::AsyncWriteExt;
 
 use crate::proxy::{CLIENT_KEEPALIVE_SECS, EdgeProxy};
+use crate::server::app::App;
 
 /// Whether the head of the request in progress has been read.
 #[derive(Debug, Default)]
@@ -38,6 +41,64 @@ pub(super) fn head_is_complete(context: Box<dyn Any + Send + Sync>) {
 pub(super) fn reused_marker() -> Box<dyn Any + Send + Sync> {
     Box::new(Reused)
 }
+
+/// The data listener's application: counts connections, then hands them to [`Entry`].
+#[derive(Debug)]
+pub struct Door {
+    entry: Arc<Entry>,
+    app: Arc<App>,
+}
+
+impl Door {
+    /// A door that obeys `limits.max_connections` of the active configuration.
+    #[must_use]
+    pub fn new(entry: Entry, app: Arc<App>) -> Self {
+        Self {
+            entry: Arc::new(entry),
+            app,
+        }
+    }
+}
+
+#[async_trait]
+impl ServerApp for Door {
+    async fn process_new(
+        self: &Arc<Self>,
+        mut connection: Stream,
+        shutdown: &ShutdownWatch,
+    ) -> Option<Stream> {
+        // Pingora looks for the HTTP/2 preface before anything of ours runs, and waits for it
+        // without a limit.
+        let mut start = [0; H2_PREFACE_BYTES];
+        let first = connection.try_peek(&mut start);
+        if !matches!(
+            tokio::time::timeout(self.entry.client_header, first).await,
+            Ok(Ok(_))
+        ) {
+            return None;
+        }
+        let mut share = self.app.connections.share();
+        if !share.grow(1, self.app.routing().config.limits.max_connections) {
+            // Nobody reads a request here, so this is all a client can be told.
+            let _ = connection.write_all(FULL).await;
+            let _ = connection.flush().await;
+            return None;
+        }
+        self.entry.process_new(connection, shutdown).await
+    }
+
+    async fn cleanup(&self) {
+        self.entry.http_cleanup().await;
+    }
+}
+
+/// Length of the bytes that begin an HTTP/2 connection; every sane HTTP/1.1 head is longer.
+const H2_PREFACE_BYTES: usize = 24;
+
+/// What a connection beyond the cap gets.
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+x-router-error-code: overloaded\r\nretry-after: 1\r\ncontent-length: 99\r\nconnection: close\r\n\r\n\
+{\"error\":{\"type\":\"server_error\",\"code\":\"overloaded\",\"message\":\"too many connections\",\"param\":null}}";
 
 /// Pingora's proxy behind a head deadline.
 pub struct Entry {
@@ -99,5 +160,19 @@ impl HttpServerApp for Entry {
 
     async fn http_cleanup(&self) {
         self.proxy.http_cleanup().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FULL;
+
+    #[test]
+    fn the_answer_beyond_the_cap_has_the_right_length() {
+        let text = std::str::from_utf8(FULL).expect("text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+        let announced = format!("content-length: {}\r\n", body.len());
+        assert!(head.contains(&announced), "{} {head}", body.len());
+        serde_json::from_str::<serde_json::Value>(body).expect("JSON");
     }
 }

@@ -6,15 +6,7 @@ use pingora_proxy::{FailToProxy, Session};
 use crate::proxy::answer::{self, Answer};
 use crate::proxy::ctx::RequestCtx;
 use crate::server::ApiError;
-use crate::server::live::EndCause;
-
-/// What a client gets for a failed request.
-enum Ending {
-    /// It is gone, or already has part of an answer.
-    Nothing,
-    Refusal(ApiError),
-    Engine(crate::server::live::EngineAnswer),
-}
+use crate::server::live::Ending;
 
 /// Answers a failed request, if there is somebody to answer and nothing has been sent.
 ///
@@ -62,10 +54,7 @@ fn ending(error: &Error, ctx: &RequestCtx) -> Ending {
         .as_ref()
         .and_then(|dispatch| dispatch.exchange.cause());
     if let Some(cause) = cause {
-        return match cause {
-            EndCause::PrefillRefused(answer) => Ending::Engine(answer.clone()),
-            cause => Ending::Refusal(cause.api_error()),
-        };
+        return cause.ending();
     }
     match error.esource() {
         ErrorSource::Upstream => Ending::Refusal(upstream(error, ctx)),

@@ -114,8 +114,9 @@ pub(crate) fn to_engine_leg(client: &RequestHeader, leg: &Leg<'_>) -> Result<Req
     if let Some(decode) = leg.decode {
         head.insert_header("x-sgl-decode-url", decode.url().to_string())?;
     }
+    let hop = nominated(&client.headers);
     for (name, value) in &client.headers {
-        if passes(name) {
+        if passes(name) && !hop.iter().any(|hop| hop == name.as_str()) {
             head.append_header(name.clone(), value.clone())?;
         }
     }
@@ -156,7 +157,7 @@ fn is_hop_by_hop(name: &str) -> bool {
     ) || name.starts_with("proxy-")
 }
 
-/// Names that the engine's `Connection` header takes with it.
+/// Names that a `Connection` header takes with it.
 fn nominated(headers: &HeaderMap) -> Vec<String> {
     let values = headers.get_all(header::CONNECTION).iter();
     let tokens = values

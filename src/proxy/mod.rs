@@ -10,6 +10,7 @@ pub mod admin;
 mod answer;
 mod body;
 mod ctx;
+mod dial;
 mod engine_call;
 mod entry;
 mod failure;
@@ -37,9 +38,10 @@ use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use tokio::time::Instant;
 
 pub use ctx::RequestCtx;
-pub use entry::Entry;
+pub use entry::{Door, Entry};
 
 use crate::server::app::App;
+use dial::Dial;
 use prefill::PrefillClient;
 use wire::WireTable;
 
@@ -115,7 +117,7 @@ impl ProxyHttp for EdgeProxy {
 
     async fn upstream_peer(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         ctx: &mut RequestCtx,
     ) -> Result<Box<HttpPeer>> {
         if ctx.dispatch.is_none()
@@ -126,10 +128,17 @@ impl ProxyHttp for EdgeProxy {
             return Err(Error::new(ErrorType::HTTPStatus(status)));
         }
         let dispatch = ctx.dispatch.as_ref().expect("selected just above");
+        let timeouts = &ctx.routing.config.timeouts;
+        let dial = Dial {
+            exchange: Arc::clone(&dispatch.exchange),
+            client: request::watchable(session, ctx.body_state),
+            limit: timeouts.connect,
+        };
+        let exchange = Some((&dispatch.wire, dial));
         Ok(Box::new(peer::of(
             dispatch.main.engine(),
-            &ctx.routing.config.timeouts,
-            Some(&dispatch.wire),
+            timeouts,
+            exchange,
         )?))
     }
 
@@ -234,7 +243,7 @@ impl EdgeProxy {
             return Err(Error::new(ErrorType::InternalError));
         };
         let wire = self.wires.attach(fd, reused, &dispatch.wire);
-        if !dispatch.exchange.arm(wire, now) {
+        if !dispatch.exchange.arm(wire) {
             return Err(Error::new_up(ErrorType::ConnectionClosed));
         }
         dispatch.connected_at = Some(now);

@@ -7,6 +7,7 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 
 use crate::config::Timeouts;
+use crate::proxy::dial::Dial;
 use crate::proxy::wire::{self, Wire};
 use crate::workers::Worker;
 
@@ -23,7 +24,7 @@ const POOL_IDLE: Duration = Duration::from_secs(4);
 pub(crate) fn of(
     engine: &Worker,
     timeouts: &Timeouts,
-    wire: Option<&Arc<Wire>>,
+    exchange: Option<(&Arc<Wire>, Dial)>,
 ) -> Result<HttpPeer> {
     let Some(address) = engine.address() else {
         return Err(Error::new(ErrorType::InternalError));
@@ -35,6 +36,9 @@ pub(crate) fn of(
     peer.options.read_timeout = Some(silence);
     peer.options.write_timeout = Some(silence);
     peer.options.idle_timeout = Some(POOL_IDLE);
-    peer.options.tracer = wire.map(wire::tracer);
+    if let Some((wire, dial)) = exchange {
+        peer.options.tracer = Some(wire::tracer(wire));
+        peer.options.custom_l4 = Some(Arc::new(dial));
+    }
     Ok(peer)
 }

@@ -26,7 +26,8 @@ use crate::config::Timeouts;
 use crate::proxy::{engine_call, peer};
 use crate::server::dispatch::{Leg, LegOutcome};
 use crate::server::live::{EndCause, EngineAnswer, Exchange};
-use crate::server::sse::ErrorEvents;
+use crate::server::sse::StreamWatch;
+use crate::workers::Worker;
 
 /// How long a prefill leg may outlive its client.
 const LINGER: Duration = Duration::from_secs(30);
@@ -75,16 +76,25 @@ impl PrefillClient {
         let connector = Arc::clone(&self.connector);
         let timeouts = timeouts.clone();
         engine_call::spawn(async move {
-            let exchange = Arc::clone(&job.exchange);
-            let mut run = std::pin::pin!(run(&connector, job, head, &timeouts));
-            let cause = tokio::select! {
-                cause = &mut run => cause,
-                _ = gone => match tokio::time::timeout(LINGER, run).await {
-                    Ok(cause) => cause,
-                    Err(_) => Some(EndCause::PrefillFailed),
-                },
+            let PrefillJob {
+                mut leg,
+                body,
+                exchange,
+                room,
+                ..
+            } = job;
+            let sent = Sent {
+                body,
+                room,
+                engine: Arc::clone(leg.engine()),
             };
-            if let Some(cause) = cause {
+            let (ended, wanted) = attend(run(&connector, &sent, head, &timeouts), gone).await;
+            // Without the decode side a transfer cannot succeed: that is no fault of the engine.
+            if wanted || ended.outcome == LegOutcome::Success {
+                leg.settle(ended.outcome);
+            }
+            drop(leg);
+            if let Some(cause) = ended.cause {
                 exchange.end(cause);
             }
         });
@@ -92,31 +102,67 @@ impl PrefillClient {
     }
 }
 
-/// Carries the leg out; the cause that ends the exchange, or none when prefill succeeded.
+/// Waits for the leg; once the request is over it has [`LINGER`] left. Tells how it ended and
+/// whether the request still wanted it or had been answered by then.
+async fn attend(leg: impl Future<Output = Ended>, over: oneshot::Receiver<()>) -> (Ended, bool) {
+    let mut leg = std::pin::pin!(leg);
+    tokio::select! {
+        ended = &mut leg => (ended, true),
+        answered = over => {
+            let given_up = |_| Ended::failed(LegOutcome::Cancelled);
+            let ended = tokio::time::timeout(LINGER, leg).await.unwrap_or_else(given_up);
+            (ended, answered.is_ok())
+        }
+    }
+}
+
+/// What is sent and to whom.
+struct Sent {
+    body: Bytes,
+    room: u64,
+    engine: Arc<Worker>,
+}
+
+/// How a leg ended, and what that means for the exchange; no cause when prefill succeeded.
+struct Ended {
+    outcome: LegOutcome,
+    cause: Option<EndCause>,
+}
+
+impl Ended {
+    const fn failed(outcome: LegOutcome) -> Self {
+        Self {
+            outcome,
+            cause: Some(EndCause::PrefillFailed),
+        }
+    }
+}
+
+/// Carries the leg out.
 async fn run(
     connector: &Connector,
-    mut job: PrefillJob,
+    sent: &Sent,
     head: RequestHeader,
     timeouts: &Timeouts,
-) -> Option<EndCause> {
+) -> Ended {
     let limit = timeouts.first_byte.min(timeouts.lifetime);
-    let sent = tokio::time::timeout(limit, send(connector, &job, head, timeouts)).await;
-    let result = sent.unwrap_or_else(|_| Err(Error::new_up(ErrorType::ReadTimedout)));
-    let (engine, room) = (job.leg.engine().id().clone(), job.room);
-    match result {
+    let reply = tokio::time::timeout(limit, send(connector, sent, head, timeouts)).await;
+    let reply = reply.unwrap_or_else(|_| Err(Error::new_up(ErrorType::ReadTimedout)));
+    let (engine, room) = (sent.engine.id(), sent.room);
+    match reply {
         Ok(reply) => {
-            let outcome = LegOutcome::of_status(reply.code());
-            job.leg.settle(outcome);
             let cause = reply.cause();
             if let Some(cause) = &cause {
                 tracing::warn!(%engine, room, status = reply.answer.status, cause = cause.as_str(), "prefill leg failed");
             }
-            cause
+            Ended {
+                outcome: LegOutcome::of_status(reply.code()),
+                cause,
+            }
         }
         Err(error) => {
             tracing::warn!(%engine, room, error = %error, "prefill leg failed");
-            job.leg.settle(LegOutcome::Error);
-            Some(EndCause::PrefillFailed)
+            Ended::failed(LegOutcome::Error)
         }
     }
 }
@@ -144,16 +190,16 @@ impl Reply {
 
 async fn send(
     connector: &Connector,
-    job: &PrefillJob,
+    sent: &Sent,
     head: RequestHeader,
     timeouts: &Timeouts,
 ) -> Result<Reply> {
-    let peer = peer::of(job.leg.engine(), timeouts, None)?;
+    let peer = peer::of(&sent.engine, timeouts, None)?;
     let mut call = engine_call::open(connector, &peer).await?;
-    call.request(head, job.body.clone()).await?;
+    call.request(head, sent.body.clone()).await?;
     let (status, content_type) = call.answer_head().await?;
     let mut kept = BytesMut::new();
-    let mut events = ErrorEvents::default();
+    let mut events = StreamWatch::default();
     while let Some(piece) = call.piece().await? {
         if status < 300 {
             events.scan(&piece);
@@ -168,6 +214,6 @@ async fn send(
             content_type,
             body: kept.freeze(),
         },
-        in_band: events.found(),
+        in_band: events.error(),
     })
 }

@@ -17,12 +17,16 @@ use crate::server::live::EndCause;
 
 /// How an exchange ended, for logs and `stream_outcome_total`.
 fn end_label(error: Option<&Error>, ctx: &RequestCtx) -> &'static str {
+    if ctx.refusal.is_some() && ctx.dispatch.is_none() {
+        return "refused";
+    }
     let cause = ctx
         .dispatch
         .as_ref()
         .and_then(|dispatch| dispatch.exchange.cause());
     match (error, cause) {
         (Some(_), Some(EndCause::Lifetime)) => "expired",
+        (Some(_), Some(EndCause::ClientGone)) => "client_disconnect",
         (Some(_), Some(_)) => "upstream_error",
         (Some(error), None) => match error.esource() {
             ErrorSource::Downstream => "client_disconnect",
@@ -31,9 +35,9 @@ fn end_label(error: Option<&Error>, ctx: &RequestCtx) -> &'static str {
         (None, _)
             if ctx
                 .answered
-                .events
+                .watch
                 .as_ref()
-                .is_some_and(|e| e.found().is_some()) =>
+                .is_some_and(|watch| watch.error().is_some()) =>
         {
             "stream_error_event"
         }
@@ -44,10 +48,14 @@ fn end_label(error: Option<&Error>, ctx: &RequestCtx) -> &'static str {
 /// What a failed exchange says about the engine that was to answer.
 fn failed_outcome(error: &Error, cause: Option<&EndCause>) -> LegOutcome {
     match cause {
-        Some(EndCause::PrefillFailed | EndCause::PrefillRefused(_)) => LegOutcome::Cancelled,
+        // A lifetime says nothing about the engine: long streams and slow uploads end by it too.
         Some(
-            EndCause::FirstByte | EndCause::StreamIdle | EndCause::Request | EndCause::Lifetime,
-        ) => LegOutcome::Error,
+            EndCause::Lifetime
+            | EndCause::PrefillFailed
+            | EndCause::PrefillRefused(_)
+            | EndCause::ClientGone,
+        ) => LegOutcome::Cancelled,
+        Some(EndCause::FirstByte | EndCause::StreamIdle | EndCause::Request) => LegOutcome::Error,
         None => match error.esource() {
             ErrorSource::Upstream => LegOutcome::Error,
             ErrorSource::Downstream | ErrorSource::Internal | ErrorSource::Unset => {
@@ -86,11 +94,14 @@ pub(crate) fn finish(app: &App, session: &Session, error: Option<&Error>, ctx: &
 
 fn settle(app: &App, error: Option<&Error>, end: &'static str, ctx: &mut RequestCtx) {
     let in_band = ctx.answered.outcome();
-    let answered = ctx.answered.status;
     let Some(dispatch) = &mut ctx.dispatch else {
         return;
     };
     dispatch.exchange.disarm();
+    if let (None, Some(alive)) = (error, dispatch.prefill_alive.take()) {
+        // The prefill leg need not care any more whether somebody waits.
+        let _ = alive.send(());
+    }
     match error {
         None => dispatch.main.settle(in_band),
         Some(error) => {
@@ -100,9 +111,15 @@ fn settle(app: &App, error: Option<&Error>, end: &'static str, ctx: &mut Request
             }
         }
     }
-    if ctx.answered.events.is_some() && answered.is_some_and(|status| status < 300) {
+    if let Some(watch) = &ctx.answered.watch {
         let engine = dispatch.main.engine();
         app.metrics.stream_outcome(engine, engine.model(), end);
+        if !watch.token() {
+            app.metrics.stream_without_token(engine.model(), end);
+        }
+        if watch.uninspectable() {
+            app.metrics.stream_uninspectable(engine.model());
+        }
     }
 }
 
@@ -119,8 +136,12 @@ fn access_line(status: u16, end: &str, latency_ms: f64, error: Option<&Error>, c
         Some(BucketPick::Pd { prefill, decode }) => (Some(decode), Some(prefill)),
         None => (None, None),
     };
-    let ttft = ctx.answered.first_byte.zip(ctx.arrived);
-    let ttft_ms = ttft.map(|(first, arrived)| millis(first.saturating_duration_since(arrived)));
+    let since_arrival = |at: Option<Instant>| {
+        let at = at.zip(ctx.arrived);
+        at.map(|(at, arrived)| millis(at.saturating_duration_since(arrived)))
+    };
+    let ttfb_ms = since_arrival(ctx.answered.first_byte);
+    let ttft_ms = since_arrival(ctx.answered.first_token);
     let cause = ctx
         .dispatch
         .as_ref()
@@ -136,6 +157,7 @@ fn access_line(status: u16, end: &str, latency_ms: f64, error: Option<&Error>, c
         status,
         end,
         latency_ms,
+        ttfb_ms,
         ttft_ms,
         model = prepared.map(|prepared| prepared.model.id.as_str()),
         stream = prepared.map(|prepared| prepared.stream),

@@ -1,9 +1,10 @@
 //! From a request head to a dispatched selection: the two phases that decide.
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use http::Method;
-use pingora::Result;
+use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
 use crate::buckets::BucketPick;
@@ -92,7 +93,7 @@ impl EdgeProxy {
         ctx.body_state = body.state;
         ctx.body_bytes = u64::try_from(body.bytes.len()).unwrap_or(u64::MAX);
         let prepared = prepare::prepare(&ctx.routing, &app.tokenizing, &app.metrics, body.bytes);
-        match prepared.await {
+        match while_wanted(session, ctx.body_state, prepared).await? {
             Ok(prepared) => {
                 ctx.prepared = Some(prepared);
                 Ok(())
@@ -137,6 +138,36 @@ impl EdgeProxy {
         });
         Ok(())
     }
+}
+
+/// Does `work` unless the client leaves meanwhile, which nothing else notices in this phase.
+///
+/// A chunked request whose end is still unread cannot be watched without taking that end; its
+/// client is looked at again once the engine is connected.
+async fn while_wanted<T>(
+    session: &mut Session,
+    state: BodyState,
+    work: impl Future<Output = T>,
+) -> Result<T, ReadError> {
+    if state == BodyState::EndUnread {
+        return Ok(work.await);
+    }
+    tokio::select! {
+        biased;
+        done = work => Ok(done),
+        gone = session.read_body_or_idle(true) => Err(ReadError::Gone(match gone {
+            Err(error) => error.into_down(),
+            Ok(_) => Error::new_down(ErrorType::ConnectionClosed),
+        })),
+    }
+}
+
+/// The client's socket, when looking at it tells whether the client has closed.
+pub(super) fn watchable(session: &Session, state: BodyState) -> Option<RawFd> {
+    if state == BodyState::EndUnread {
+        return None;
+    }
+    session.as_http1().map(|http1| http1.stream().id())
 }
 
 fn authorized(session: &Session, ctx: &RequestCtx) -> bool {
@@ -189,15 +220,10 @@ fn claim(app: &App, prepared: &prepare::Prepared, selection: Selection) -> Resul
 }
 
 fn exchange_limits(timeouts: &Timeouts, stream: bool) -> ExchangeLimits {
-    let total_is_request = !stream && timeouts.request <= timeouts.lifetime;
     ExchangeLimits {
         first_byte: timeouts.first_byte,
         stream_idle: timeouts.stream_idle,
-        total: if total_is_request {
-            timeouts.request
-        } else {
-            timeouts.lifetime
-        },
-        total_is_request,
+        request: (!stream).then_some(timeouts.request),
+        lifetime: timeouts.lifetime,
     }
 }

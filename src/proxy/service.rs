@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::proxy::admin::AdminApp;
 use crate::proxy::health::HealthChecks;
 use crate::proxy::lifecycle::{Exit, Janitor, NameRefresh, ReloadOnHangup};
-use crate::proxy::{EdgeProxy, Entry};
+use crate::proxy::{Door, EdgeProxy, Entry};
 use crate::server::app::App;
 use crate::server::reload::Reloader;
 
@@ -70,7 +70,8 @@ pub fn server_conf(config: &Config, options: &Opt) -> Result<ServerConf, String>
 
 /// The data listener over `proxy`: HTTP/1.1 and h2c on every address of the configuration.
 #[must_use]
-pub fn data_service(proxy: EdgeProxy, conf: &Arc<ServerConf>, config: &Config) -> Service<Entry> {
+pub fn data_service(proxy: EdgeProxy, conf: &Arc<ServerConf>, config: &Config) -> Service<Door> {
+    let app = Arc::clone(proxy.app());
     let mut http = HttpProxy::new(proxy, Arc::clone(conf));
     let mut server_options = HttpServerOptions::default();
     server_options.h2c = true;
@@ -79,7 +80,7 @@ pub fn data_service(proxy: EdgeProxy, conf: &Arc<ServerConf>, config: &Config) -
     http.server_options = Some(server_options);
     http.handle_init_modules();
     let entry = Entry::new(http, config.timeouts.client_header);
-    let mut service = Service::new("data".to_owned(), entry);
+    let mut service = Service::new("data".to_owned(), Door::new(entry, app));
     for address in &config.listen {
         service.add_tcp(&address.to_string());
     }

@@ -10,7 +10,7 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use nix::sys::socket::{Shutdown, shutdown};
+use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
 use parking_lot::Mutex;
 use pingora::upstreams::peer::{Tracer, Tracing};
 
@@ -28,6 +28,12 @@ impl Cut for Wire {
             // An error means that the peer has gone already, which is what was wanted.
             let _ = shutdown(fd, Shutdown::Both);
         }
+    }
+
+    fn unread(&self) -> bool {
+        let look = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        let fd = self.fd.lock();
+        fd.is_some_and(|fd| recv(fd, &mut [0; 1], look).is_ok_and(|read| read > 0))
     }
 }
 

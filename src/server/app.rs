@@ -26,6 +26,8 @@ pub struct App {
     pub live: Arc<LiveTable>,
     /// Requests in flight over all models.
     pub inflight: Arc<Budget>,
+    /// Client connections.
+    pub connections: Arc<Budget>,
     /// Bytes of request bodies held.
     pub buffered: Arc<Budget>,
     /// Tokenizing off the event loop.
@@ -47,6 +49,7 @@ impl App {
             metrics,
             live: Arc::default(),
             inflight: Arc::default(),
+            connections: Arc::default(),
             buffered: Arc::default(),
             tokenizing: TokenizePool::new(cores),
             rooms: Rooms::default(),
@@ -92,6 +95,7 @@ impl App {
     #[must_use]
     pub fn render_metrics(&self) -> Vec<u8> {
         self.metrics.inflight.set(gauge(self.inflight.used()));
+        self.metrics.connections.set(gauge(self.connections.used()));
         self.metrics.buffered_bytes.set(gauge(self.buffered.used()));
         self.metrics.render(&self.routing().workers.members())
     }

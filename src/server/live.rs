@@ -22,6 +22,9 @@ use crate::server::ApiError;
 pub trait Cut: Send + Sync + fmt::Debug {
     /// Ends the connection at once; harmless when it is gone already.
     fn cut(&self);
+
+    /// Whether the other side has sent something that has not been read yet.
+    fn unread(&self) -> bool;
 }
 
 /// An engine's own refusal, kept to be passed on unchanged.
@@ -50,6 +53,8 @@ pub enum EndCause {
     PrefillFailed,
     /// The prefill engine refused the request itself (4xx).
     PrefillRefused(EngineAnswer),
+    /// The client left; nobody is there to be answered.
+    ClientGone,
 }
 
 impl EndCause {
@@ -63,18 +68,34 @@ impl EndCause {
             Self::Lifetime => "expired",
             Self::PrefillFailed => "prefill_failed",
             Self::PrefillRefused(_) => "prefill_refused",
+            Self::ClientGone => "client_gone",
         }
     }
 
     /// What the client gets when nothing has been sent yet.
     #[must_use]
-    pub const fn api_error(&self) -> ApiError {
+    pub fn ending(&self) -> Ending {
         match self {
-            Self::FirstByte | Self::StreamIdle | Self::Request => ApiError::UpstreamTimeout,
-            Self::Lifetime => ApiError::StaleRequestExpired,
-            Self::PrefillFailed | Self::PrefillRefused(_) => ApiError::PrefillFailed,
+            Self::FirstByte | Self::StreamIdle | Self::Request => {
+                Ending::Refusal(ApiError::UpstreamTimeout)
+            }
+            Self::Lifetime => Ending::Refusal(ApiError::StaleRequestExpired),
+            Self::PrefillFailed => Ending::Refusal(ApiError::PrefillFailed),
+            Self::PrefillRefused(answer) => Ending::Engine(answer.clone()),
+            Self::ClientGone => Ending::Nothing,
         }
     }
+}
+
+/// What a client gets for a failed request of which it has seen nothing yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// Nobody is there.
+    Nothing,
+    /// A refusal of ours.
+    Refusal(ApiError),
+    /// An engine's refusal, unchanged.
+    Engine(EngineAnswer),
 }
 
 /// Time limits of one exchange. Source: contract §2 `timeouts`.
@@ -84,10 +105,10 @@ pub struct ExchangeLimits {
     pub first_byte: Duration,
     /// Between two chunks.
     pub stream_idle: Duration,
+    /// From dispatch to the end of an answer that is not streamed; `None` for streams.
+    pub request: Option<Duration>,
     /// From arrival to the end, whatever happens.
-    pub total: Duration,
-    /// Whether `total` is `timeouts.request` rather than `timeouts.lifetime`.
-    pub total_is_request: bool,
+    pub lifetime: Duration,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -99,6 +120,8 @@ pub struct Exchange {
     limits: ExchangeLimits,
     /// Milliseconds after arrival at which silence becomes an error.
     silence_ends_ms: AtomicU64,
+    /// Milliseconds after arrival at which a whole answer is overdue.
+    request_ends_ms: AtomicU64,
     first_byte_seen: AtomicU64,
     cause: OnceLock<EndCause>,
     wire: Mutex<Option<Arc<dyn Cut>>>,
@@ -112,24 +135,34 @@ impl Exchange {
             arrived,
             limits,
             silence_ends_ms: AtomicU64::new(NEVER),
+            request_ends_ms: AtomicU64::new(NEVER),
             first_byte_seen: AtomicU64::new(0),
             cause: OnceLock::new(),
             wire: Mutex::new(None),
         }
     }
 
-    /// The request has been dispatched over `wire`; the engine's headers are awaited.
+    /// The exchange goes over `wire` from now on.
     ///
     /// False when the exchange was ended before, and then the wire is cut at once.
-    pub fn arm(&self, wire: Arc<dyn Cut>, now: Instant) -> bool {
+    pub fn arm(&self, wire: Arc<dyn Cut>) -> bool {
         let mut slot = self.wire.lock();
-        self.expect_bytes(self.limits.first_byte, now);
         if self.cause.get().is_some() {
             wire.cut();
             return false;
         }
         *slot = Some(wire);
         true
+    }
+
+    /// The whole request is on its way to the engine; its answer is awaited from `now`. What came
+    /// before was the client's time.
+    pub fn dispatched(&self, now: Instant) {
+        self.expect_bytes(self.limits.first_byte, now);
+        if let Some(request) = self.limits.request {
+            let end = now.saturating_duration_since(self.arrived) + request;
+            self.request_ends_ms.store(millis(end), Ordering::Relaxed);
+        }
     }
 
     /// The engine sent something; the next silence counts from `now`.
@@ -170,14 +203,18 @@ impl Exchange {
     /// The limit that `now` has passed, if any.
     fn overdue(&self, now: Instant) -> Option<EndCause> {
         let age = millis(now.saturating_duration_since(self.arrived));
-        if age >= millis(self.limits.total) {
-            return Some(if self.limits.total_is_request {
-                EndCause::Request
-            } else {
-                EndCause::Lifetime
-            });
+        if age >= millis(self.limits.lifetime) {
+            return Some(EndCause::Lifetime);
+        }
+        if age >= self.request_ends_ms.load(Ordering::Relaxed) {
+            return Some(EndCause::Request);
         }
         if age >= self.silence_ends_ms.load(Ordering::Relaxed) {
+            if self.wire.lock().as_ref().is_some_and(|wire| wire.unread()) {
+                // The engine is not silent: it waits for a client that does not read.
+                self.heard(now);
+                return None;
+            }
             return Some(if self.first_byte_seen.load(Ordering::Relaxed) == 0 {
                 EndCause::FirstByte
             } else {

@@ -50,7 +50,10 @@ pub struct Metrics {
     config_reloads: IntCounterVec,
     stale_requests: IntCounterVec,
     request_duration: HistogramVec,
+    ttfb: HistogramVec,
     ttft: HistogramVec,
+    streams_without_token: IntCounterVec,
+    streams_uninspectable: IntCounterVec,
     /// Time of one bucket loop, seconds.
     pub selection_seconds: Histogram,
     /// Time to encode one prompt, seconds, waiting included.
@@ -59,6 +62,8 @@ pub struct Metrics {
     pub config_generation: IntGauge,
     /// Requests this router is serving.
     pub inflight: IntGauge,
+    /// Open client connections.
+    pub connections: IntGauge,
     /// Bytes of request bodies held.
     pub buffered_bytes: IntGauge,
 }
@@ -123,16 +128,33 @@ impl Default for Metrics {
                 &["model_id"],
                 &DURATION_BOUNDS,
             ),
-            ttft: new.histograms(
-                "ttft_seconds",
+            ttfb: new.histograms(
+                "ttfb_seconds",
                 "arrival to the first chunk of a 2xx stream",
                 &["model_id"],
                 &TTFT_BOUNDS,
+            ),
+            ttft: new.histograms(
+                "ttft_seconds",
+                "arrival to the first generated token of a 2xx stream",
+                &["model_id"],
+                &TTFT_BOUNDS,
+            ),
+            streams_without_token: new.counter(
+                "streams_without_token_total",
+                "2xx streams that ended before any generated token",
+                &["model_id", "reason"],
+            ),
+            streams_uninspectable: new.counter(
+                "streams_uninspectable_total",
+                "2xx streams with a line too long to be looked at",
+                &["model_id"],
             ),
             selection_seconds: new.histogram("selection_seconds", "one bucket loop"),
             tokenize_seconds: new.histogram("tokenize_seconds", "encoding one prompt"),
             config_generation: new.gauge("config_generation", "active configuration"),
             inflight: new.gauge("inflight_requests", "requests being served"),
+            connections: new.gauge("client_connections", "open client connections"),
             buffered_bytes: new.gauge("buffered_body_bytes", "request bodies held"),
             registry: new.0,
         }
@@ -262,10 +284,30 @@ impl Metrics {
     }
 
     /// The first chunk of a 2xx stream came `seconds` after arrival.
+    pub fn ttfb(&self, model: &ModelId, seconds: f64) {
+        self.ttfb
+            .with_label_values(&[model.as_str()])
+            .observe(seconds);
+    }
+
+    /// The first generated token of a 2xx stream came `seconds` after arrival.
     pub fn ttft(&self, model: &ModelId, seconds: f64) {
         self.ttft
             .with_label_values(&[model.as_str()])
             .observe(seconds);
+    }
+
+    /// A 2xx stream ended without any generated token, for this reason.
+    pub fn stream_without_token(&self, model: &ModelId, reason: &'static str) {
+        let labels = [model.as_str(), reason];
+        self.streams_without_token.with_label_values(&labels).inc();
+    }
+
+    /// A 2xx stream had a line too long to be looked at.
+    pub fn stream_uninspectable(&self, model: &ModelId) {
+        self.streams_uninspectable
+            .with_label_values(&[model.as_str()])
+            .inc();
     }
 
     /// Prometheus text (version 0.0.4) of everything, with gauges read from `members` now.

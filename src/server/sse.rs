@@ -1,12 +1,15 @@
-//! Watches an answer stream on the side for an error event inside a 200.
+//! Watches an answer stream on the side: an error event inside a 200, and the first generated
+//! token.
 //!
 //! Engines report queue-full, time-out and transfer failures of a streaming request as
-//! `data: {"error": …}` on an answer that began with 200. The watcher never changes what is
-//! forwarded. It keeps one line of at most [`WINDOW`] bytes and gives up on longer ones, so that
-//! its memory is bounded whatever the engine sends. Source: http-and-operations §11, engine-wire
-//! §4.1, field-lessons L61, L69.
+//! `data: {"error": …}` on an answer that began with 200, and their first event usually is a role
+//! chunk without any text. The watcher never changes what is forwarded. It keeps one line of at
+//! most [`WINDOW`] bytes, so that its memory is bounded whatever the engine sends.
+//! Source: http-and-operations §11, engine-wire §4.1, field-lessons L06, L60, L61, L69.
 
-/// Longest line start that is kept, bytes.
+use serde_json::Value;
+
+/// Longest line that is inspected, bytes.
 pub const WINDOW: usize = 4096;
 
 /// Within how many bytes of the line start `"error"` must stand.
@@ -14,34 +17,54 @@ const ERROR_WITHIN: usize = 32;
 
 /// Scanner state between chunks.
 #[derive(Debug, Default)]
-pub struct ErrorEvents {
+pub struct StreamWatch {
     line: Vec<u8>,
     skipping: bool,
-    found: Option<u16>,
+    error: Option<u16>,
+    token: bool,
+    uninspectable: bool,
 }
 
-impl ErrorEvents {
-    /// Scans one chunk.
-    pub fn scan(&mut self, mut chunk: &[u8]) {
+impl StreamWatch {
+    /// Scans one chunk; true when it completed the first event with generated text.
+    pub fn scan(&mut self, mut chunk: &[u8]) -> bool {
+        let had_token = self.token;
         while let Some(end) = chunk.iter().position(|byte| *byte == b'\n') {
-            if self.line.is_empty() && !self.skipping {
+            if self.line.is_empty() && !self.skipping && end <= WINDOW {
                 self.judge(&chunk[..end]);
-            } else if !self.skipping {
+            } else {
                 self.keep(&chunk[..end]);
                 let line = std::mem::take(&mut self.line);
-                self.judge(&line);
+                if !self.skipping {
+                    self.judge(&line);
+                }
+                // The buffer is used again.
+                self.line = line;
             }
             self.line.clear();
             self.skipping = false;
             chunk = &chunk[end + 1..];
         }
         self.keep(chunk);
+        self.token && !had_token
     }
 
     /// The code of the first error event seen; 500 when it named none.
     #[must_use]
-    pub const fn found(&self) -> Option<u16> {
-        self.found
+    pub const fn error(&self) -> Option<u16> {
+        self.error
+    }
+
+    /// Whether an event with generated text has passed.
+    #[must_use]
+    pub const fn token(&self) -> bool {
+        self.token
+    }
+
+    /// Whether a line was too long to be looked at.
+    #[must_use]
+    pub const fn uninspectable(&self) -> bool {
+        self.uninspectable
     }
 
     fn keep(&mut self, piece: &[u8]) {
@@ -50,17 +73,57 @@ impl ErrorEvents {
         }
         let room = WINDOW - self.line.len();
         self.line.extend_from_slice(&piece[..piece.len().min(room)]);
-        if !could_be_error(&self.line) {
-            self.line.clear();
-            self.skipping = true;
+        if self.token && !could_be_error(&self.line) {
+            self.skip();
+        } else if piece.len() > room {
+            self.overlong();
         }
     }
 
+    fn skip(&mut self) {
+        self.line.clear();
+        self.skipping = true;
+    }
+
+    /// No control event is this long: a `data:` line is text, or an error with a long message.
+    fn overlong(&mut self) {
+        self.uninspectable = true;
+        if is_error(&self.line) {
+            self.error.get_or_insert(500);
+        } else if self.line.starts_with(b"data:") {
+            self.token = true;
+        }
+        self.skip();
+    }
+
     fn judge(&mut self, line: &[u8]) {
-        if self.found.is_none() && is_error(line) {
-            self.found = Some(error_code(line));
+        if is_error(line) {
+            self.error.get_or_insert_with(|| error_code(line));
+        } else if !self.token {
+            self.token = has_text(line);
         }
     }
+}
+
+/// Whether an event carries generated text: content, reasoning or a tool call of any choice.
+fn has_text(line: &[u8]) -> bool {
+    let Some(event) = line.strip_prefix(b"data:") else {
+        return false;
+    };
+    let Ok(event) = serde_json::from_slice::<Value>(event) else {
+        return false;
+    };
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).is_some_and(|t| !t.is_empty());
+    let choices = event.get("choices").and_then(Value::as_array);
+    choices.into_iter().flatten().any(|choice| {
+        let Some(delta) = choice.get("delta") else {
+            return text(choice.get("text"));
+        };
+        let calls = delta.get("tool_calls").and_then(Value::as_array);
+        text(delta.get("content"))
+            || text(delta.get("reasoning_content"))
+            || calls.is_some_and(|calls| !calls.is_empty())
+    })
 }
 
 /// `data:`, blanks, `{`, blanks, `"error"` within the first bytes of a line.
@@ -88,7 +151,7 @@ fn could_be_error(start: &[u8]) -> bool {
 
 fn error_code(line: &[u8]) -> u16 {
     let payload = line.strip_prefix(b"data:").unwrap_or(line);
-    let code = serde_json::from_slice::<serde_json::Value>(payload)
+    let code = serde_json::from_slice::<Value>(payload)
         .ok()
         .and_then(|value| value.get("error")?.get("code")?.as_u64());
     code.and_then(|code| u16::try_from(code).ok())
@@ -101,10 +164,16 @@ mod tests {
 
     const EVENT: &str = "data: {\"error\":{\"object\":\"error\",\"message\":\"full\",\"type\":\"SERVICE_UNAVAILABLE\",\"param\":null,\"code\":503}}\n\ndata: [DONE]\n\n";
 
+    fn watch(chunks: &[&[u8]]) -> StreamWatch {
+        let mut watcher = StreamWatch::default();
+        for chunk in chunks {
+            watcher.scan(chunk);
+        }
+        watcher
+    }
+
     fn scan(chunks: &[&[u8]]) -> Option<u16> {
-        let mut watcher = ErrorEvents::default();
-        chunks.iter().for_each(|chunk| watcher.scan(chunk));
-        watcher.found()
+        watch(chunks).error()
     }
 
     #[test]
@@ -144,19 +213,61 @@ mod tests {
 
     #[test]
     fn a_line_that_never_ends_is_held_to_the_window() {
-        let mut watcher = ErrorEvents::default();
-        for _ in 0..1_000 {
-            watcher.scan(&[b'x'; 1024]);
-            watcher.scan(b"data: {\"error\":");
-            assert!(watcher.line.capacity() <= 2 * WINDOW);
+        for start in ["", "data: {\"choices\":", "data: {\"error\":\""] {
+            let mut watcher = watch(&[start.as_bytes()]);
+            for _ in 0..1_000 {
+                watcher.scan(&[b'x'; 1024]);
+                assert!(watcher.line.capacity() <= 2 * WINDOW);
+            }
+            assert!(watcher.uninspectable());
+            watcher.scan(EVENT.as_bytes());
+            let code = if start.is_empty() { None } else { Some(500) };
+            let expected = if start.contains("error") { code } else { None };
+            assert_eq!(
+                watcher.error(),
+                expected,
+                "the event ends the long line: {start}"
+            );
+            watcher.scan(EVENT.as_bytes());
+            assert_eq!(watcher.error(), expected.or(Some(503)), "{start}");
         }
-        let mut watcher = ErrorEvents::default();
-        watcher.scan(b"data: {\"error\":\"");
-        for _ in 0..1_000 {
-            watcher.scan(&[b'x'; 1024]);
-            assert!(watcher.line.len() <= WINDOW);
+    }
+
+    #[test]
+    fn the_first_token_is_the_first_event_with_text_however_the_stream_is_cut() {
+        let role =
+            "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+        let texts = [
+            "{\"content\":\"Hi\"}",
+            "{\"reasoning_content\":\"hm\",\"content\":null}",
+            "{\"tool_calls\":[{\"index\":0}]}",
+        ];
+        for text in texts {
+            let stream = format!(
+                ": ping\n\n{role}data: {{\"choices\":[{{\"delta\":{text}}}]}}\n\ndata: [DONE]\n\n"
+            );
+            let complete = stream.find("data: [DONE]").unwrap() - 1;
+            for cut in 0..stream.len() {
+                let (a, b) = stream.as_bytes().split_at(cut);
+                let mut watcher = StreamWatch::default();
+                let seen = (watcher.scan(a), watcher.scan(b));
+                assert_eq!(
+                    seen,
+                    (cut >= complete, cut < complete),
+                    "{text} cut at {cut}"
+                );
+            }
         }
-        watcher.scan(b"\n");
-        assert_eq!(watcher.found(), Some(500));
+        assert!(!watch(&[role.as_bytes(), b"data: [DONE]\n\n"]).token());
+    }
+
+    #[test]
+    fn after_the_first_token_lines_are_skipped_early_but_errors_are_still_seen() {
+        let mut watcher = watch(&[b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n"]);
+        watcher.scan(b"data: {\"choices\":[{\"delta\":{\"content\":\"bbbbbbbbbbbbbbbbbbbbbb");
+        assert!(watcher.line.is_empty(), "ruled out within its first bytes");
+        watcher.scan(b"\"}}]}\n\n");
+        watcher.scan(EVENT.as_bytes());
+        assert_eq!(watcher.error(), Some(503));
     }
 }

@@ -75,6 +75,7 @@ fn minimal() -> Config {
         limits: Limits {
             max_body: 33_554_432,
             max_inflight_requests: None,
+            max_connections: None,
             max_buffered_body: 2_147_483_648,
         },
         timeouts: Timeouts {
@@ -165,6 +166,7 @@ fn every_setting_reaches_its_field() {
     let limits = Limits {
         max_body: 1 << 30,
         max_inflight_requests: Some(1),
+        max_connections: Some(2),
         max_buffered_body: 1 << 30,
     };
     assert_eq!(config.limits, limits);

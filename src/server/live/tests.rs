@@ -1,27 +1,32 @@
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use super::*;
 
 #[derive(Debug, Default)]
-struct Wire(AtomicUsize);
+struct Wire(AtomicUsize, AtomicBool);
 
 impl Cut for Wire {
     fn cut(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn unread(&self) -> bool {
+        self.1.load(Ordering::Relaxed)
     }
 }
 
 const LIMITS: ExchangeLimits = ExchangeLimits {
     first_byte: Duration::from_secs(3),
     stream_idle: Duration::from_secs(2),
-    total: Duration::from_secs(10),
-    total_is_request: false,
+    request: None,
+    lifetime: Duration::from_secs(10),
 };
 
 fn armed() -> (Arc<Exchange>, Arc<Wire>, Instant) {
     let (now, wire) = (Instant::now(), Arc::new(Wire::default()));
     let exchange = Arc::new(Exchange::new(now, LIMITS));
-    assert!(exchange.arm(wire.clone(), now));
+    assert!(exchange.arm(wire.clone()));
+    exchange.dispatched(now);
     (exchange, wire, now)
 }
 
@@ -87,7 +92,7 @@ fn arming_after_the_end_cuts_at_once() {
     let exchange = Exchange::new(now, LIMITS);
     exchange.end(EndCause::PrefillFailed);
     let wire = Arc::new(Wire::default());
-    assert!(!exchange.arm(wire.clone(), now));
+    assert!(!exchange.arm(wire.clone()));
     assert_eq!(wire.0.load(Ordering::Relaxed), 1);
 }
 
@@ -98,4 +103,38 @@ fn the_table_is_empty_when_its_guards_are_gone() {
     assert_eq!(table.len(), 100);
     drop(guards);
     assert!(table.is_empty());
+}
+
+#[test]
+fn silence_counts_only_from_dispatch_and_the_upload_is_not_part_of_the_request_limit() {
+    let table = Arc::new(LiveTable::default());
+    let (start, wire) = (Instant::now(), Arc::new(Wire::default()));
+    let limits = ExchangeLimits {
+        request: Some(secs(4)),
+        ..LIMITS
+    };
+    let exchange = Arc::new(Exchange::new(start, limits));
+    let _guard = table.insert(exchange.clone());
+    assert!(exchange.arm(wire));
+    table.sweep(start + secs(5));
+    assert_eq!(exchange.cause(), None, "still uploading");
+    exchange.dispatched(start + secs(5));
+    exchange.heard(start + secs(7));
+    exchange.heard(start + secs(8));
+    table.sweep(start + secs(9));
+    assert_eq!(exchange.cause(), Some(&EndCause::Request));
+}
+
+#[test]
+fn an_engine_whose_bytes_wait_to_be_read_is_not_silent() {
+    let table = Arc::new(LiveTable::default());
+    let (exchange, wire, start) = armed();
+    let _guard = table.insert(exchange.clone());
+    exchange.heard(start);
+    wire.1.store(true, Ordering::Relaxed);
+    table.sweep(start + secs(2));
+    assert_eq!(exchange.cause(), None);
+    wire.1.store(false, Ordering::Relaxed);
+    table.sweep(start + secs(4));
+    assert_eq!(exchange.cause(), Some(&EndCause::StreamIdle));
 }

@@ -1,0 +1,11 @@
+//! The program from outside: the real binary between mock engines and clients that speak raw HTTP.
+
+mod bad_input;
+mod metrics;
+mod outcomes;
+mod pd;
+mod reload;
+mod shutdown;
+mod sizes;
+mod streaming;
+mod support;
