@@ -131,6 +131,8 @@ impl RequestCtx {
         let timeouts = &self.routing.config.timeouts;
         session.set_read_timeout(Some(timeouts.client_body_idle));
         session.set_write_timeout(Some(timeouts.client_write));
+        // A client may send its next request before the answer to this one (RFC 9112 §9.3.2).
+        session.set_pipelining_enabled(true);
         // Off stays off: the client asked for a close, or the process is on its way out.
         if session.get_keepalive().is_some() {
             session.set_keepalive(Some(crate::proxy::CLIENT_KEEPALIVE_SECS));
