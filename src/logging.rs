@@ -4,11 +4,17 @@
 //! than the traffic: logging never holds up a request. `RUST_LOG` overrides the configured level.
 
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::config::{Log, LogFormat};
+
+/// Changes the level of a running process.
+static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Keeps the writer thread; dropping it writes what is buffered.
 #[derive(Debug)]
@@ -30,26 +36,50 @@ pub fn start(log: &Log, daemon: bool) -> LogGuard {
     LogGuard(Some(guard))
 }
 
+/// Takes over the level of a reloaded configuration; `RUST_LOG` still wins. The format needs a
+/// restart.
+pub fn set_level(log: &Log) {
+    if let Some(handle) = FILTER.get()
+        && let Err(error) = handle.reload(filter(log))
+    {
+        tracing::error!(%error, "log level not changed");
+    }
+}
+
+fn filter(log: &Log) -> EnvFilter {
+    // Pingora's own start and stop lines are noise below warning.
+    let quiet = match log.level.as_str() {
+        level @ ("error" | "off") => level,
+        _ => "warn",
+    };
+    let default = format!(
+        "{0},pingora={quiet},pingora_core={quiet},pingora_proxy={quiet}",
+        log.level.as_str()
+    );
+    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default))
+}
+
 fn install<W>(log: &Log, writer: W)
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    // Pingora's own start and stop lines are noise below warning.
-    let default = format!(
-        "{0},pingora=warn,pingora_core=warn,pingora_proxy=warn",
-        log.level.as_str()
-    );
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let (filter, handle) = reload::Layer::new(filter(log));
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(writer)
         .with_ansi(std::io::stderr().is_terminal());
-    // A second installation in one process (tests) keeps the first.
-    let installed = match log.format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    let lines = match log.format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    if let Err(error) = installed {
-        eprintln!("sgl-edge: log: {error}");
+    // A second installation in one process (tests) keeps the first.
+    match tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .try_init()
+    {
+        Ok(()) => {
+            let _ = FILTER.set(handle);
+        }
+        Err(error) => eprintln!("sgl-edge: log: {error}"),
     }
 }

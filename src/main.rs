@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use parking_lot::Mutex;
 use pingora::server::RunArgs;
 use pingora::server::configuration::Opt;
-use sgl_edge::config;
+use sgl_edge::config::{self, Config};
 use sgl_edge::demo::{self, Demo};
 use sgl_edge::logging::{self, LogGuard};
 use sgl_edge::policies::PolicyServices;
@@ -153,6 +153,16 @@ fn fail(error: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Whether the addresses can be listened on. Pingora would find out only after 30 s of trying, and
+/// then leave a process without listeners.
+fn free(config: &Config) -> Result<(), String> {
+    for address in config.listen.iter().chain([&config.admin.listen]) {
+        std::net::TcpListener::bind(address)
+            .map_err(|error| format!("cannot listen on {address}: {error}"))?;
+    }
+    Ok(())
+}
+
 fn serve(
     routing: Routing,
     services: PolicyServices,
@@ -163,7 +173,12 @@ fn serve(
 ) -> Result<(), ExitCode> {
     let cores = threads(&routing.config);
     let listen = routing.config.listen.clone();
-    let app = Arc::new(App::new(routing, services, cores));
+    if !options.upgrade {
+        free(&routing.config).map_err(|error| fail(&error))?;
+    }
+    let mut app = App::new(routing, services, cores);
+    app.on_reload = |config| logging::set_level(&config.log);
+    let app = Arc::new(app);
     let log = Mutex::new(Some(log));
     let start = Start {
         app: Arc::clone(&app),

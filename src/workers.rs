@@ -6,6 +6,7 @@
 //! bucket and no HTTP. Source: design "Data ownership", policy-semantics §18.
 
 pub mod breaker;
+mod introspection;
 mod registry;
 mod url;
 
@@ -17,6 +18,7 @@ use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
 
 pub use breaker::{Breaker, BreakerParams, BreakerState, Outcome, Permit};
+pub use introspection::Introspection;
 pub use registry::{Members, RegistryError, WorkerRegistry};
 pub use url::{EngineUrl, UrlError};
 
@@ -41,10 +43,12 @@ pub struct WorkerSpec {
 #[derive(Debug)]
 pub struct Worker {
     spec: WorkerSpec,
+    authority: String,
     address: ArcSwapOption<SocketAddr>,
     inflight: Arc<AtomicU64>,
     healthy: Arc<AtomicBool>,
     breaker: Arc<Breaker>,
+    introspection: Arc<Introspection>,
 }
 
 impl Worker {
@@ -53,11 +57,13 @@ impl Worker {
     pub fn new(spec: WorkerSpec, breaker: Option<BreakerParams>) -> Self {
         let address = spec.url.ip().map(|ip| (ip, spec.url.port()).into());
         Self {
+            authority: spec.url.authority(),
             address: ArcSwapOption::from_pointee(address),
             spec,
             inflight: Arc::default(),
             healthy: Arc::new(AtomicBool::new(true)),
             breaker: Arc::new(Breaker::new(breaker)),
+            introspection: Arc::default(),
         }
     }
 
@@ -75,6 +81,7 @@ impl Worker {
         worker.address.store(old.address.load_full());
         worker.inflight = Arc::clone(&old.inflight);
         worker.healthy = Arc::clone(&old.healthy);
+        worker.introspection = Arc::clone(&old.introspection);
         if old.breaker.params() == breaker {
             worker.breaker = Arc::clone(&old.breaker);
         }
@@ -91,6 +98,12 @@ impl Worker {
     #[must_use]
     pub const fn url(&self) -> &EngineUrl {
         &self.spec.url
+    }
+
+    /// `HOST:PORT`, as in its `Host` header.
+    #[must_use]
+    pub fn authority(&self) -> &str {
+        &self.authority
     }
 
     /// The model it serves.
@@ -139,6 +152,12 @@ impl Worker {
     /// Stores the verdict of the active health checks.
     pub fn set_healthy(&self, healthy: bool) {
         self.healthy.store(healthy, Ordering::Relaxed);
+    }
+
+    /// What it said of itself.
+    #[must_use]
+    pub fn introspection(&self) -> &Introspection {
+        &self.introspection
     }
 
     /// Its circuit breaker.

@@ -60,6 +60,9 @@ struct Arguments {
     /// Longest prompt, tokens.
     #[arg(long, value_name = "N", default_value_t = 131_072)]
     context_length: u32,
+    /// Announce HTTP/2 with prior knowledge in /server_info.
+    #[arg(long)]
+    enable_http2: bool,
     /// Do not keep requests; for load tests.
     #[arg(long)]
     no_record: bool,
@@ -124,6 +127,7 @@ impl Arguments {
             max_running_requests: self.max_running_requests,
             max_queued_requests: self.max_queued_requests,
             context_length: self.context_length,
+            enable_http2: self.enable_http2,
             record: !self.no_record,
             ..EngineConfig::default()
         }

@@ -100,6 +100,8 @@ pub struct EngineConfig {
     pub max_total_num_tokens: u64,
     /// Page size reported, tokens.
     pub page_size: u32,
+    /// Announce HTTP/2 with prior knowledge in `/server_info`; it is spoken either way.
+    pub enable_http2: bool,
     /// Keep the last requests with their bodies. `false` for load tests.
     pub record: bool,
     /// Faults that are on from the start.
@@ -125,6 +127,7 @@ impl Default for EngineConfig {
             context_length: 131_072,
             max_total_num_tokens: 1_048_576,
             page_size: 64,
+            enable_http2: false,
             record: true,
             faults: Faults::default(),
         }

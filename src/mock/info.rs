@@ -62,7 +62,7 @@ pub(crate) async fn server_info(State(shared): State<Arc<Shared>>) -> Response {
             "speculative_algorithm": null,
             "disaggregation_mode": config.role.disaggregation_mode(),
             "disaggregation_bootstrap_port": config.bootstrap_port,
-            "enable_http2": false,
+            "enable_http2": config.enable_http2,
             "max_running_requests": config.max_running_requests,
             "launch_command": "mock-engine",
             "status": "ready",

@@ -1,4 +1,4 @@
-//! The admin listener: metrics, probes, state, reload. Local by default.
+//! The admin listener: metrics, probes, state, reload, calls to every engine. Local by default.
 //!
 //! Runs on a runtime of its own, so that probes answer while the data listener is busy. With a
 //! token configured, everything except metrics and probes needs it. Source: contract §4.
@@ -6,11 +6,16 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use http::{Method, Response, StatusCode, header};
+use bytes::{Bytes, BytesMut};
+use http::header::{self, HeaderValue};
+use http::{Response, StatusCode};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
+use pingora::server::configuration::ServerConf;
 use serde_json::json;
 
+use crate::proxy::engine_call::EngineClient;
+use crate::proxy::fanout;
 use crate::server::ApiError;
 use crate::server::app::App;
 use crate::server::reload::Reloader;
@@ -21,47 +26,103 @@ use crate::server::state_view;
 pub struct AdminApp {
     app: Arc<App>,
     reloader: Option<Arc<Reloader>>,
+    engines: EngineClient,
+}
+
+/// The admin routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Route {
+    Metrics,
+    Alive,
+    Ready,
+    State,
+    Reload,
+    FlushCache,
+    AbortRequest,
+}
+
+impl Route {
+    fn of(path: &str) -> Option<Self> {
+        Some(match path {
+            "/metrics" => Self::Metrics,
+            "/healthz" => Self::Alive,
+            "/readyz" => Self::Ready,
+            "/admin/state" => Self::State,
+            "/admin/reload" => Self::Reload,
+            "/flush_cache" => Self::FlushCache,
+            "/abort_request" => Self::AbortRequest,
+            _ => return None,
+        })
+    }
+
+    const fn method(self) -> &'static str {
+        match self {
+            Self::Metrics | Self::Alive | Self::Ready | Self::State => "GET",
+            Self::Reload | Self::FlushCache | Self::AbortRequest => "POST",
+        }
+    }
+
+    /// Whether the route needs no token.
+    const fn open(self) -> bool {
+        matches!(self, Self::Metrics | Self::Alive | Self::Ready)
+    }
 }
 
 impl AdminApp {
     /// `reloader` is absent when there is no file to read again (the demo).
     #[must_use]
-    pub const fn new(app: Arc<App>, reloader: Option<Arc<Reloader>>) -> Self {
-        Self { app, reloader }
+    pub fn new(app: Arc<App>, reloader: Option<Arc<Reloader>>, pools: &ServerConf) -> Self {
+        Self {
+            app,
+            reloader,
+            engines: EngineClient::new(pools),
+        }
     }
 
-    async fn answer(&self, method: &Method, path: &str, authorization: Option<&[u8]>) -> Reply {
-        let allowed = match path {
-            "/metrics" | "/healthz" | "/readyz" | "/admin/state" => Method::GET,
-            "/admin/reload" => Method::POST,
-            _ => return refuse(&ApiError::NotFound),
+    async fn answer(&self, session: &mut ServerSession) -> Reply {
+        let head = session.req_header();
+        let Some(route) = Route::of(head.uri.path()) else {
+            return refuse(&ApiError::NotFound);
         };
-        if method != allowed {
-            let listed = if allowed == Method::GET {
-                "GET"
-            } else {
-                "POST"
-            };
-            return refuse(&ApiError::MethodNotAllowed(listed));
+        if head.method.as_str() != route.method() {
+            return refuse(&ApiError::MethodNotAllowed(route.method()));
         }
-        let open = matches!(path, "/metrics" | "/healthz" | "/readyz");
-        if !open && !self.app.routing().secrets.admit_admin(authorization) {
+        let authorization = head.headers.get(header::AUTHORIZATION).cloned();
+        let given = authorization.as_ref().map(HeaderValue::as_bytes);
+        let routing = self.app.routing();
+        if !route.open() && !routing.secrets.admit_admin(given) {
             return refuse(&ApiError::Unauthorized);
         }
-        match path {
-            "/metrics" => reply(
+        // With a token configured, `Authorization` is for us and not for the engines.
+        let for_engines = authorization.filter(|_| !routing.secrets.guards_admin());
+        match route {
+            Route::Metrics => reply(
                 200,
                 "text/plain; version=0.0.4; charset=utf-8",
                 self.app.render_metrics(),
             ),
-            "/healthz" => reply(200, "application/json", Vec::new()),
-            "/readyz" => match self.app.unready() {
+            Route::Alive => reply(200, "application/json", Vec::new()),
+            Route::Ready => match self.app.unready() {
                 None => json_reply(200, &json!({"ready": true})),
                 Some(reason) => json_reply(503, &json!({"ready": false, "reason": reason})),
             },
-            "/admin/state" => json_reply(200, &state_view::state(&self.app)),
-            _ => self.reload().await,
+            Route::State => json_reply(200, &state_view::state(&self.app)),
+            Route::Reload => self.reload().await,
+            Route::FlushCache => {
+                self.fan_out("/flush_cache", Bytes::new(), for_engines)
+                    .await
+            }
+            Route::AbortRequest => match read_body(session).await {
+                Ok(body) => self.fan_out("/abort_request", body, for_engines).await,
+                Err(refusal) => refuse(&refusal),
+            },
         }
+    }
+
+    async fn fan_out(&self, path: &str, body: Bytes, authorization: Option<HeaderValue>) -> Reply {
+        let (status, answer) =
+            fanout::call(&self.app, &self.engines, path, body, authorization).await;
+        json_reply(status, &answer)
     }
 
     async fn reload(&self) -> Reply {
@@ -80,6 +141,24 @@ impl AdminApp {
             ),
             Ok(Err(problems)) => json_reply(422, &json!({"problems": problems})),
             Err(_) => refuse(&ApiError::Internal),
+        }
+    }
+}
+
+/// Largest body of an admin call, bytes.
+const MAX_BODY: usize = 64 * 1024;
+
+/// The whole body of an admin call.
+async fn read_body(session: &mut ServerSession) -> Result<Bytes, ApiError> {
+    let mut body = BytesMut::new();
+    loop {
+        match session.read_request_body().await {
+            Ok(Some(piece)) if body.len() + piece.len() <= MAX_BODY => {
+                body.extend_from_slice(&piece);
+            }
+            Ok(Some(_)) => return Err(ApiError::PayloadTooLarge),
+            Ok(None) => return Ok(body.freeze()),
+            Err(_) => return Err(ApiError::bad_request("invalid request: the body is cut")),
         }
     }
 }
@@ -107,10 +186,13 @@ fn refuse(error: &ApiError) -> Reply {
     let headers = refusal.headers_mut();
     headers.insert(
         "x-router-error-code",
-        header::HeaderValue::from_static(error.code()),
+        HeaderValue::from_static(error.code()),
     );
+    if *error == ApiError::Unauthorized {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     if let ApiError::MethodNotAllowed(allowed) = error {
-        headers.insert(header::ALLOW, header::HeaderValue::from_static(allowed));
+        headers.insert(header::ALLOW, HeaderValue::from_static(allowed));
     }
     refusal
 }
@@ -118,12 +200,6 @@ fn refuse(error: &ApiError) -> Reply {
 #[async_trait]
 impl ServeHttp for AdminApp {
     async fn response(&self, session: &mut ServerSession) -> Reply {
-        let head = session.req_header();
-        let (method, path) = (head.method.clone(), head.uri.path().to_owned());
-        let authorization = head
-            .headers
-            .get(header::AUTHORIZATION)
-            .map(|value| value.as_bytes().to_vec());
-        self.answer(&method, &path, authorization.as_deref()).await
+        self.answer(session).await
     }
 }

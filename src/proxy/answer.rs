@@ -69,7 +69,11 @@ impl Answer {
             status: answer.status,
             content_type: answer.content_type.clone(),
             body: answer.body.clone(),
-            extra: Vec::new(),
+            extra: answer
+                .retry_after
+                .iter()
+                .map(|seconds| ("retry-after", seconds.clone()))
+                .collect(),
         }
     }
 }
@@ -107,7 +111,7 @@ pub(crate) async fn send(session: &mut Session, ctx: &RequestCtx, answer: Answer
             head.insert_header(name, value)?;
         }
     }
-    let empty = answer.body.is_empty();
+    let empty = answer.body.is_empty() || ctx.method == "HEAD";
     session.write_response_header(Box::new(head), empty).await?;
     if !empty {
         session.write_response_body(Some(answer.body), true).await?;

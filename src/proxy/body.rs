@@ -129,7 +129,7 @@ async fn agree_to_continue(session: &mut Session) -> Result<(), ReadError> {
     let expects = session
         .get_header(header::EXPECT)
         .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
-    if !expects || session.is_http2() {
+    if !expects || session.req_header().version != http::Version::HTTP_11 {
         return Ok(());
     }
     // An answer before the body's end switches keep-alive off; this one is only an interim one.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::HeaderMap;
 use pingora::http::ResponseHeader;
+use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -49,8 +50,12 @@ pub(crate) struct Dispatch {
     pub(crate) body: Bytes,
     /// Whether the client asked for an event stream.
     pub(crate) stream: bool,
+    /// The id that this router gave the request.
+    pub(crate) rid: Option<String>,
     /// The pair's number.
     pub(crate) room: Option<u64>,
+    /// Whether the engine connection carries other requests too (HTTP/2).
+    pub(crate) shared: bool,
     /// Shared with the janitor and the prefill leg.
     pub(crate) exchange: Arc<Exchange>,
     /// The wire of a connection made for this request.
@@ -90,6 +95,7 @@ pub struct RequestCtx {
     pub(crate) body_bytes: u64,
     pub(crate) dispatch: Option<Dispatch>,
     pub(crate) answered: EngineAnswered,
+    pub(crate) resent: bool,
     pub(crate) inflight: Option<Share>,
     pub(crate) buffered: Option<Share>,
 }
@@ -119,6 +125,7 @@ impl RequestCtx {
             body_bytes: 0,
             dispatch: None,
             answered: EngineAnswered::default(),
+            resent: false,
             inflight: None,
             buffered: None,
         }
@@ -145,17 +152,52 @@ impl RequestCtx {
     }
 
     /// The engine's head came.
-    pub(crate) fn engine_answered(&mut self, response: &ResponseHeader) {
+    ///
+    /// # Errors
+    /// It switches protocols, which nobody asked for.
+    pub(crate) fn engine_answered(&mut self, response: &ResponseHeader) -> Result<()> {
         let Some(dispatch) = &mut self.dispatch else {
-            return;
+            return Ok(());
         };
         dispatch.exchange.heard(Instant::now());
+        if response.status == http::StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Error::new_up(ErrorType::InvalidHTTPHeader));
+        }
         if response.status.is_informational() {
-            return;
+            return Ok(());
         }
         self.answered.status = Some(response.status.as_u16());
         if is_event_stream(&response.headers) && response.status.is_success() {
             self.answered.watch = Some(StreamWatch::default());
+        }
+        Ok(())
+    }
+
+    /// Whether the request may go out a second time: once, while nothing of an answer has come, if
+    /// its body can be replayed and nobody ended it.
+    pub(crate) fn may_resend(&mut self) -> bool {
+        let ended = self
+            .dispatch
+            .as_ref()
+            .is_none_or(|dispatch| dispatch.exchange.cause().is_some());
+        let may = !self.resent
+            && !ended
+            && self.answered.status.is_none()
+            && self.body_state == BodyState::Complete;
+        self.resent |= may;
+        may
+    }
+
+    /// An error once the exchange has been ended from outside: a shared connection is not cut, so
+    /// its stream has to be given up at the next piece.
+    pub(crate) fn still_wanted(&self) -> Result<()> {
+        match self
+            .dispatch
+            .as_ref()
+            .and_then(|dispatch| dispatch.exchange.cause())
+        {
+            Some(_) if !self.answered.complete => Err(Error::new_up(ErrorType::ConnectionClosed)),
+            _ => Ok(()),
         }
     }
 

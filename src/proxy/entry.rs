@@ -42,21 +42,48 @@ pub(super) fn reused_marker() -> Box<dyn Any + Send + Sync> {
     Box::new(Reused)
 }
 
-/// The data listener's application: counts connections, then hands them to [`Entry`].
+/// The data listener's application: counts connections, tells HTTP/2 from HTTP/1.1, then hands
+/// them to [`Entry`].
 #[derive(Debug)]
 pub struct Door {
-    entry: Arc<Entry>,
+    http1: Arc<Entry>,
+    http2: Arc<Entry>,
     app: Arc<App>,
 }
 
 impl Door {
-    /// A door that obeys `limits.max_connections` of the active configuration.
+    /// A door that obeys `limits.max_connections` and `timeouts.client_header` of the active
+    /// configuration.
     #[must_use]
-    pub fn new(entry: Entry, app: Arc<App>) -> Self {
+    pub fn new(proxy: HttpProxy<EdgeProxy>, app: Arc<App>) -> Self {
+        let proxy = Arc::new(proxy);
+        let entry = |h2c| {
+            let mut options = HttpServerOptions::default();
+            options.h2c = h2c;
+            options.h2_idle_timeout = Some(Duration::from_secs(CLIENT_KEEPALIVE_SECS));
+            Arc::new(Entry {
+                proxy: Arc::clone(&proxy),
+                app: Arc::clone(&app),
+                options,
+            })
+        };
         Self {
-            entry: Arc::new(entry),
+            http1: entry(false),
+            http2: entry(true),
             app,
         }
+    }
+
+    /// The entry for what a connection begins with. Pingora's own look waits for 24 bytes, which
+    /// a short HTTP/1 request never sends, and without a limit; three bytes tell the two apart.
+    async fn entry(&self, connection: &mut Stream) -> std::io::Result<&Arc<Entry>> {
+        let mut start = [0; 3];
+        connection.try_peek(&mut start).await?;
+        if &start != b"PRI" {
+            return Ok(&self.http1);
+        }
+        connection.try_peek(&mut [0; H2_PREFACE_BYTES]).await?;
+        Ok(&self.http2)
     }
 }
 
@@ -67,32 +94,25 @@ impl ServerApp for Door {
         mut connection: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        // Pingora looks for the HTTP/2 preface before anything of ours runs, and waits for it
-        // without a limit.
-        let mut start = [0; H2_PREFACE_BYTES];
-        let first = connection.try_peek(&mut start);
-        if !matches!(
-            tokio::time::timeout(self.entry.client_header, first).await,
-            Ok(Ok(_))
-        ) {
-            return None;
-        }
         let mut share = self.app.connections.share();
-        if !share.grow(1, self.app.routing().config.limits.max_connections) {
+        let config = Arc::clone(&self.app.routing().config);
+        if !share.grow(1, config.limits.max_connections) {
             // Nobody reads a request here, so this is all a client can be told.
             let _ = connection.write_all(FULL).await;
             let _ = connection.flush().await;
             return None;
         }
-        self.entry.process_new(connection, shutdown).await
+        let entry = self.entry(&mut connection);
+        let entry = tokio::time::timeout(config.timeouts.client_header, entry).await;
+        entry.ok()?.ok()?.process_new(connection, shutdown).await
     }
 
     async fn cleanup(&self) {
-        self.entry.http_cleanup().await;
+        self.http1.http_cleanup().await;
     }
 }
 
-/// Length of the bytes that begin an HTTP/2 connection; every sane HTTP/1.1 head is longer.
+/// Length of the bytes that begin an HTTP/2 connection.
 const H2_PREFACE_BYTES: usize = 24;
 
 /// What a connection beyond the cap gets.
@@ -103,25 +123,15 @@ x-router-error-code: overloaded\r\nretry-after: 1\r\ncontent-length: 99\r\nconne
 /// Pingora's proxy behind a head deadline.
 pub struct Entry {
     proxy: Arc<HttpProxy<EdgeProxy>>,
-    client_header: Duration,
+    app: Arc<App>,
+    options: HttpServerOptions,
 }
 
 impl std::fmt::Debug for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Entry")
-            .field("client_header", &self.client_header)
+            .field("options", &self.options)
             .finish_non_exhaustive()
-    }
-}
-
-impl Entry {
-    /// Wraps an initialised proxy. `client_header`: time for one request head.
-    #[must_use]
-    pub fn new(proxy: HttpProxy<EdgeProxy>, client_header: Duration) -> Self {
-        Self {
-            proxy: Arc::new(proxy),
-            client_header,
-        }
     }
 }
 
@@ -132,6 +142,10 @@ impl HttpServerApp for Entry {
         mut session: ServerSession,
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
+        if session.is_http2() {
+            // Its head came whole, in a frame.
+            return self.proxy.process_new_http(session, shutdown).await;
+        }
         // A reused connection may idle before its next head begins.
         let idle = match session.take_connection_user_context() {
             Some(_) => Duration::from_secs(CLIENT_KEEPALIVE_SECS),
@@ -139,8 +153,9 @@ impl HttpServerApp for Entry {
         };
         let clock = Arc::new(HeadClock::default());
         session.set_connection_user_context(Some(Box::new(Arc::clone(&clock))));
+        let client_header = self.app.routing().config.timeouts.client_header;
         let mut work = std::pin::pin!(self.proxy.process_new_http(session, shutdown));
-        match tokio::time::timeout(self.client_header + idle, &mut work).await {
+        match tokio::time::timeout(client_header + idle, &mut work).await {
             Ok(reused) => reused,
             Err(_) if clock.0.load(Ordering::Acquire) => work.await,
             Err(_) => {
@@ -151,7 +166,7 @@ impl HttpServerApp for Entry {
     }
 
     fn server_options(&self) -> Option<&HttpServerOptions> {
-        self.proxy.server_options.as_ref()
+        Some(&self.options)
     }
 
     fn h2_options(&self) -> Option<H2Options> {

@@ -8,9 +8,11 @@ use http::header::{self, HeaderName};
 use http::{HeaderMap, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::{Error, ErrorType, Result};
+use pingora_proxy::Session;
 use rand::distr::{Alphanumeric, SampleString};
 
 use crate::buckets::BucketPick;
+use crate::ids::WorkerId;
 use crate::proxy::ctx::RequestCtx;
 use crate::workers::Worker;
 
@@ -104,7 +106,7 @@ pub(crate) fn to_engine(client: &RequestHeader, ctx: &RequestCtx) -> Result<Requ
 pub(crate) fn to_engine_leg(client: &RequestHeader, leg: &Leg<'_>) -> Result<RequestHeader> {
     let mut head = RequestHeader::build("POST", b"/v1/chat/completions", Some(12))?;
     head.set_version(Version::HTTP_11);
-    head.insert_header(header::HOST, leg.engine.url().authority())?;
+    head.insert_header(header::HOST, leg.engine.authority())?;
     head.insert_header(header::CONTENT_TYPE, "application/json")?;
     head.insert_header(header::CONTENT_LENGTH, leg.body_bytes)?;
     if leg.stream {
@@ -134,11 +136,18 @@ pub(crate) fn to_client(response: &mut ResponseHeader, ctx: &RequestCtx) -> Resu
     let drop: Vec<HeaderName> = response
         .headers
         .keys()
-        .filter(|name| is_hop_by_hop(name.as_str()) || is_ours(name.as_str()))
+        .filter(|name| {
+            is_hop_by_hop(name.as_str())
+                || is_ours(name.as_str())
+                || names_engine(&response.headers, name, ctx)
+        })
         .cloned()
         .collect();
     for name in drop {
         response.remove_header(&name);
+    }
+    if response.version < Version::HTTP_11 {
+        response.set_version(Version::HTTP_11);
     }
     response.insert_header("x-request-id", ctx.request_id.as_str())?;
     if ctx.routing.config.response_headers {
@@ -147,6 +156,42 @@ pub(crate) fn to_client(response: &mut ResponseHeader, ctx: &RequestCtx) -> Resu
         }
     }
     Ok(())
+}
+
+/// Whether a header holds the address of the engine that answers, as `location` and `via` may.
+fn names_engine(headers: &HeaderMap, name: &HeaderName, ctx: &RequestCtx) -> bool {
+    let Some(dispatch) = &ctx.dispatch else {
+        return false;
+    };
+    let authority = dispatch.main.engine().authority().as_bytes();
+    let mut values = headers.get_all(name).iter();
+    values.any(|value| {
+        let mut windows = value.as_bytes().windows(authority.len());
+        windows.any(|window| window.eq_ignore_ascii_case(authority))
+    })
+}
+
+/// An id for the outside. One that is an address, because the configuration gave none, is replaced
+/// by a name made of it.
+fn public_id(id: &WorkerId) -> String {
+    if !id.as_str().contains("://") {
+        return id.to_string();
+    }
+    let hash = id
+        .as_str()
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+    format!("engine-{hash:016x}")
+}
+
+/// An HTTP/1.0 client knows no chunks: an answer without a length ends with its connection.
+pub(crate) fn for_http10(session: &mut Session, response: &mut ResponseHeader) {
+    if response.headers.contains_key(header::TRANSFER_ENCODING) {
+        response.remove_header(&header::TRANSFER_ENCODING);
+        session.set_keepalive(None);
+    }
 }
 
 /// Hop-by-hop names, `transfer-encoding` excepted: Pingora owns the framing towards the client.
@@ -186,11 +231,11 @@ pub(crate) fn edge_headers(ctx: &RequestCtx) -> Vec<(&'static str, String)> {
     };
     let mut headers = vec![
         ("x-edge-bucket", selection.bucket.to_string()),
-        ("x-edge-engine", main.engine.id().to_string()),
+        ("x-edge-engine", public_id(main.engine.id())),
         ("x-edge-reason", main.reason.to_string()),
     ];
     if let Some(prefill) = prefill {
-        headers.push(("x-edge-prefill-engine", prefill.engine.id().to_string()));
+        headers.push(("x-edge-prefill-engine", public_id(prefill.engine.id())));
         headers.push(("x-edge-prefill-reason", prefill.reason.to_string()));
     }
     headers

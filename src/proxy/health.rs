@@ -12,10 +12,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::header;
-use pingora::connectors::http::Connector;
 use pingora::http::RequestHeader;
 use pingora::protocols::l4::socket::SocketAddr;
 use pingora::server::ShutdownWatch;
+use pingora::server::configuration::ServerConf;
 use pingora::services::background::BackgroundService;
 use pingora::{Error, ErrorType, Result};
 use pingora_load_balancing::discovery::ServiceDiscovery;
@@ -23,7 +23,8 @@ use pingora_load_balancing::health_check::HealthCheck;
 use pingora_load_balancing::{Backend, Backends, Extensions};
 
 use crate::config::Health;
-use crate::proxy::{engine_call, peer};
+use crate::proxy::engine_call::EngineClient;
+use crate::proxy::peer;
 use crate::server::app::App;
 use crate::workers::Worker;
 
@@ -38,7 +39,7 @@ impl HealthChecks {
         let mut backends = Backends::new(Box::new(Fleet(Arc::clone(&app))));
         backends.set_health_check(Box::new(EngineCheck {
             app: Arc::clone(&app),
-            connector: Connector::new(None),
+            engines: EngineClient::new(&ServerConf::default()),
         }));
         Self { app, backends }
     }
@@ -124,7 +125,7 @@ impl ServiceDiscovery for Fleet {
 /// `GET` of the health path; 200 is well.
 struct EngineCheck {
     app: Arc<App>,
-    connector: Connector,
+    engines: EngineClient,
 }
 
 impl EngineCheck {
@@ -147,10 +148,12 @@ impl HealthCheck for EngineCheck {
         let Some(engine) = members.iter().find(same) else {
             return Ok(());
         };
-        let peer = peer::of(engine, &routing.config.timeouts, None)?;
+        let peer = peer::http1(engine, &routing.config.timeouts)?;
         let mut head = RequestHeader::build("GET", health.path.as_bytes(), Some(1))?;
         head.insert_header(header::HOST, engine.url().authority())?;
-        let call = engine_call::simple(&self.connector, &peer, head, Bytes::new(), health.timeout);
+        let call = self
+            .engines
+            .simple(&peer, head, Bytes::new(), health.timeout);
         match call.await? {
             200 => Ok(()),
             status => Err(Error::new_up(ErrorType::HTTPStatus(status))),

@@ -201,14 +201,24 @@ impl Exit {
         }
     }
 
-    /// Idle twice in a row: between two checks a request may be in its first microseconds.
+    /// Waits until nothing is going on. Connections whose first request has not been read yet count
+    /// for a second; Pingora closes idle ones by itself when it stops.
     async fn idle(&self) {
+        let patience = Instant::now() + Duration::from_secs(1);
         let mut quiet = 0;
         while quiet < 2 {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            let idle = self.app.inflight.used() == 0 && self.app.live.is_empty();
-            quiet = if idle { quiet + 1 } else { 0 };
+            let waiting = self.app.connections.used() > 0 && Instant::now() < patience;
+            quiet = if waiting || self.busy() { 0 } else { quiet + 1 };
         }
+    }
+
+    /// A request, or a prefill leg that outlives one.
+    fn busy(&self) -> bool {
+        let engines = self.app.routing().workers.members().all();
+        self.app.inflight.used() > 0
+            || !self.app.live.is_empty()
+            || engines.iter().any(|engine| engine.inflight() > 0)
     }
 }
 

@@ -6,6 +6,7 @@
 //! enters the bucket loop twice. Policies, buckets and error texts live elsewhere.
 //! Source: design §2, pingora-notes §2.
 
+mod abort;
 pub mod admin;
 mod answer;
 mod body;
@@ -14,8 +15,10 @@ mod dial;
 mod engine_call;
 mod entry;
 mod failure;
+mod fanout;
 mod headers;
 mod health;
+mod introspect;
 pub mod lifecycle;
 mod peer;
 mod prefill;
@@ -42,7 +45,7 @@ pub use entry::{Door, Entry};
 
 use crate::server::app::App;
 use dial::Dial;
-use prefill::PrefillClient;
+use engine_call::EngineClient;
 use wire::WireTable;
 
 /// Seconds a client connection may idle between requests; nginx's default.
@@ -53,17 +56,18 @@ pub(crate) const CLIENT_KEEPALIVE_SECS: u64 = 75;
 pub struct EdgeProxy {
     app: Arc<App>,
     wires: Arc<WireTable>,
-    prefill: PrefillClient,
+    engines: EngineClient,
 }
 
 impl EdgeProxy {
-    /// A proxy over the services of `app`, with connection pools of its own for prefill legs.
+    /// A proxy over the services of `app`, with connection pools of its own for prefill legs and
+    /// aborts.
     #[must_use]
     pub fn new(app: Arc<App>, pools: &pingora::server::configuration::ServerConf) -> Self {
         Self {
             app,
             wires: Arc::default(),
-            prefill: PrefillClient::new(pools),
+            engines: EngineClient::new(pools),
         }
     }
 
@@ -129,29 +133,29 @@ impl ProxyHttp for EdgeProxy {
         }
         let dispatch = ctx.dispatch.as_ref().expect("selected just above");
         let timeouts = &ctx.routing.config.timeouts;
+        let engine = dispatch.main.engine();
+        if dispatch.shared {
+            return Ok(Box::new(peer::http2(engine, timeouts)?));
+        }
         let dial = Dial {
             exchange: Arc::clone(&dispatch.exchange),
             client: request::watchable(session, ctx.body_state),
             limit: timeouts.connect,
         };
-        let exchange = Some((&dispatch.wire, dial));
-        Ok(Box::new(peer::of(
-            dispatch.main.engine(),
-            timeouts,
-            exchange,
-        )?))
+        let peer = peer::of_exchange(engine, timeouts, &dispatch.wire, dial)?;
+        Ok(Box::new(peer))
     }
 
     async fn connected_to_upstream(
         &self,
-        session: &mut Session,
+        _session: &mut Session,
         reused: bool,
         _peer: &HttpPeer,
         fd: RawFd,
         _digest: Option<&Digest>,
         ctx: &mut RequestCtx,
     ) -> Result<()> {
-        self.connected(session, reused, fd, ctx)
+        self.connected(reused, fd, ctx)
     }
 
     async fn upstream_request_filter(
@@ -160,18 +164,24 @@ impl ProxyHttp for EdgeProxy {
         upstream: &mut RequestHeader,
         ctx: &mut RequestCtx,
     ) -> Result<()> {
+        let version = upstream.version;
         *upstream = headers::to_engine(session.req_header(), ctx)?;
+        upstream.set_version(version);
         Ok(())
     }
 
     async fn request_body_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
         ctx: &mut RequestCtx,
     ) -> Result<()> {
-        body::replace(body, end_of_stream, ctx)
+        body::replace(body, end_of_stream, ctx)?;
+        if end_of_stream {
+            self.start_prefill(session, ctx)?;
+        }
+        Ok(())
     }
 
     async fn upstream_response_filter(
@@ -180,8 +190,7 @@ impl ProxyHttp for EdgeProxy {
         response: &mut ResponseHeader,
         ctx: &mut RequestCtx,
     ) -> Result<()> {
-        ctx.engine_answered(response);
-        Ok(())
+        ctx.engine_answered(response)
     }
 
     fn upstream_response_body_filter(
@@ -191,6 +200,7 @@ impl ProxyHttp for EdgeProxy {
         end_of_stream: bool,
         ctx: &mut RequestCtx,
     ) -> Result<Option<Duration>> {
+        ctx.still_wanted()?;
         ctx.engine_sent(
             body.as_deref().unwrap_or_default(),
             end_of_stream,
@@ -201,11 +211,30 @@ impl ProxyHttp for EdgeProxy {
 
     async fn response_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         response: &mut ResponseHeader,
         ctx: &mut RequestCtx,
     ) -> Result<()> {
+        if session.req_header().version == http::Version::HTTP_10 {
+            headers::for_http10(session, response);
+        }
         headers::to_client(response, ctx)
+    }
+
+    /// A pooled connection that the engine closed just when it was taken: nothing of an answer
+    /// came, so the same bytes go once more to the same engine, over another connection.
+    /// Source: http-and-operations §14.
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        _session: &mut Session,
+        mut error: Box<Error>,
+        ctx: &mut RequestCtx,
+        reused: bool,
+    ) -> Box<Error> {
+        let stale = reused && matches!(error.retry, pingora::RetryType::ReusedOnly);
+        error.set_retry(stale && ctx.may_resend());
+        error
     }
 
     async fn fail_to_proxy(
@@ -223,44 +252,67 @@ impl ProxyHttp for EdgeProxy {
     }
 
     async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut RequestCtx) {
+        if error.is_some() {
+            self.abort(session, ctx);
+        }
         report::finish(&self.app, session, error, ctx);
     }
 }
 
 impl EdgeProxy {
-    fn connected(
-        &self,
-        session: &Session,
-        reused: bool,
-        fd: RawFd,
-        ctx: &mut RequestCtx,
-    ) -> Result<()> {
-        let now = Instant::now();
-        let RequestCtx {
-            dispatch, routing, ..
-        } = ctx;
-        let Some(dispatch) = dispatch else {
+    /// Tells the engine about a request that ended before its answer did.
+    fn abort(&self, session: &Session, ctx: &RequestCtx) {
+        let Some(dispatch) = &ctx.dispatch else {
+            return;
+        };
+        let (Some(rid), Some(_)) = (&dispatch.rid, dispatch.connected_at) else {
+            return;
+        };
+        if !ctx.answered.complete {
+            let authorization = session.get_header(http::header::AUTHORIZATION).cloned();
+            let timeouts = &ctx.routing.config.timeouts;
+            let engine = dispatch.main.engine();
+            abort::start(&self.engines, engine, rid, authorization, timeouts);
+        }
+    }
+
+    fn connected(&self, reused: bool, fd: RawFd, ctx: &mut RequestCtx) -> Result<()> {
+        let Some(dispatch) = &mut ctx.dispatch else {
             return Err(Error::new(ErrorType::InternalError));
         };
-        let wire = self.wires.attach(fd, reused, &dispatch.wire);
-        if !dispatch.exchange.arm(wire) {
+        // A connection that other requests share is never cut.
+        let armed = dispatch.shared || {
+            let wire = self.wires.attach(fd, reused, &dispatch.wire);
+            dispatch.exchange.arm(wire)
+        };
+        if !armed {
             return Err(Error::new_up(ErrorType::ConnectionClosed));
         }
-        dispatch.connected_at = Some(now);
-        if let Some(job) = dispatch.prefill.take() {
-            let headers = headers::to_engine_leg(
-                session.req_header(),
-                &headers::Leg {
-                    engine: job.leg.engine(),
-                    body_bytes: job.body.len(),
-                    stream: job.stream,
-                    request_id: &ctx.request_id,
-                    decode: Some(dispatch.main.engine()),
-                },
-            )?;
-            let timeouts = &routing.config.timeouts;
-            dispatch.prefill_alive = Some(self.prefill.start(job, headers, timeouts));
-        }
+        dispatch.connected_at = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Starts the prefill leg of a pair once the whole request is on its way to decode: neither a
+    /// refused decode nor a chunked request that never ends leaves an orphan prefill.
+    fn start_prefill(&self, session: &Session, ctx: &mut RequestCtx) -> Result<()> {
+        let Some(dispatch) = &mut ctx.dispatch else {
+            return Ok(());
+        };
+        let Some(job) = dispatch.prefill.take() else {
+            return Ok(());
+        };
+        let head = headers::to_engine_leg(
+            session.req_header(),
+            &headers::Leg {
+                engine: job.leg.engine(),
+                body_bytes: job.body.len(),
+                stream: job.stream,
+                request_id: &ctx.request_id,
+                decode: Some(dispatch.main.engine()),
+            },
+        )?;
+        let timeouts = &ctx.routing.config.timeouts;
+        dispatch.prefill_alive = Some(prefill::start(&self.engines, job, head, timeouts));
         Ok(())
     }
 }

@@ -15,30 +15,59 @@ use crate::workers::Worker;
 /// reusing one they are about to close costs a client a 502. Source: pingora-notes §5.
 const POOL_IDLE: Duration = Duration::from_secs(4);
 
-/// The peer of `engine`, with every timeout that Pingora leaves unset.
+/// Streams of one HTTP/2 connection at a time. SGLang's front end allows a hundred and more.
+const H2_STREAMS: usize = 100;
+
+/// The HTTP/1.1 peer of `engine`, with every timeout that Pingora leaves unset.
 ///
 /// The read timeout is only a net below the janitor, which ends silence at the exact limit.
 ///
 /// # Errors
 /// An internal error when the engine's name has not been resolved.
-pub(crate) fn of(
-    engine: &Worker,
-    timeouts: &Timeouts,
-    exchange: Option<(&Arc<Wire>, Dial)>,
-) -> Result<HttpPeer> {
+pub(crate) fn http1(engine: &Worker, timeouts: &Timeouts) -> Result<HttpPeer> {
     let Some(address) = engine.address() else {
         return Err(Error::new(ErrorType::InternalError));
     };
     let mut peer = HttpPeer::new(address, false, String::new());
-    let silence = timeouts.first_byte.max(timeouts.stream_idle) + Duration::from_secs(5);
+    let silence = silence(timeouts) + Duration::from_secs(5);
     peer.options.connection_timeout = Some(timeouts.connect);
     peer.options.total_connection_timeout = Some(timeouts.connect);
     peer.options.read_timeout = Some(silence);
     peer.options.write_timeout = Some(silence);
     peer.options.idle_timeout = Some(POOL_IDLE);
-    if let Some((wire, dial)) = exchange {
-        peer.options.tracer = Some(wire::tracer(wire));
-        peer.options.custom_l4 = Some(Arc::new(dial));
-    }
     Ok(peer)
+}
+
+/// The peer of one exchange: its connection can be cut, and is not made for a client that left.
+///
+/// # Errors
+/// As [`http1`].
+pub(crate) fn of_exchange(
+    engine: &Worker,
+    timeouts: &Timeouts,
+    wire: &Arc<Wire>,
+    dial: Dial,
+) -> Result<HttpPeer> {
+    let mut peer = http1(engine, timeouts)?;
+    peer.options.tracer = Some(wire::tracer(wire));
+    peer.options.custom_l4 = Some(Arc::new(dial));
+    Ok(peer)
+}
+
+/// The HTTP/2 peer (prior knowledge) of an engine that announced it. Requests share connections,
+/// so none may be cut: Pingora's own read timeout ends silence instead, at the longer of the two
+/// limits.
+///
+/// # Errors
+/// As [`http1`].
+pub(crate) fn http2(engine: &Worker, timeouts: &Timeouts) -> Result<HttpPeer> {
+    let mut peer = http1(engine, timeouts)?;
+    peer.options.set_http_version(2, 2);
+    peer.options.max_h2_streams = H2_STREAMS;
+    peer.options.read_timeout = Some(silence(timeouts));
+    Ok(peer)
+}
+
+fn silence(timeouts: &Timeouts) -> Duration {
+    timeouts.first_byte.max(timeouts.stream_idle)
 }

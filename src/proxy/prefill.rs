@@ -10,20 +10,18 @@
 //! and permit live in its task and end exactly once, with it.
 //! Source: engine-wire §3.3, field-lessons L07, L11, L12.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use pingora::connectors::ConnectorOptions;
-use pingora::connectors::http::Connector;
+use http::header;
 use pingora::http::RequestHeader;
-use pingora::server::configuration::ServerConf;
 use pingora::{Error, ErrorType, Result};
 use tokio::sync::oneshot;
 
 use crate::config::Timeouts;
-use crate::proxy::{engine_call, peer};
+use crate::proxy::engine_call::{self, EngineClient};
+use crate::proxy::peer;
 use crate::server::dispatch::{Leg, LegOutcome};
 use crate::server::live::{EndCause, EngineAnswer, Exchange};
 use crate::server::sse::StreamWatch;
@@ -45,61 +43,40 @@ pub(crate) struct PrefillJob {
     pub(crate) room: u64,
 }
 
-/// Sends prefill legs through a connection pool of its own.
-pub(crate) struct PrefillClient {
-    connector: Arc<Connector>,
-}
-
-impl fmt::Debug for PrefillClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PrefillClient").finish_non_exhaustive()
-    }
-}
-
-impl PrefillClient {
-    /// A client with pools sized like the proxy's.
-    pub(crate) fn new(conf: &ServerConf) -> Self {
-        let options = ConnectorOptions::from_server_conf(conf);
-        Self {
-            connector: Arc::new(Connector::new(Some(options))),
+/// Starts a leg on a task of its own. Dropping what it returns leaves the leg [`LINGER`].
+pub(crate) fn start(
+    engines: &EngineClient,
+    job: PrefillJob,
+    head: RequestHeader,
+    timeouts: &Timeouts,
+) -> oneshot::Sender<()> {
+    let (alive, gone) = oneshot::channel::<()>();
+    let engines = engines.clone();
+    let timeouts = timeouts.clone();
+    engine_call::spawn(async move {
+        let PrefillJob {
+            mut leg,
+            body,
+            exchange,
+            room,
+            ..
+        } = job;
+        let sent = Sent {
+            body,
+            room,
+            engine: Arc::clone(leg.engine()),
+        };
+        let (ended, wanted) = attend(run(&engines, &sent, head, &timeouts), gone).await;
+        // Without the decode side a transfer cannot succeed: that is no fault of the engine.
+        if wanted || ended.outcome == LegOutcome::Success {
+            leg.settle(ended.outcome);
         }
-    }
-
-    /// Starts a leg on a task of its own. Dropping what it returns leaves the leg [`LINGER`].
-    pub(crate) fn start(
-        &self,
-        job: PrefillJob,
-        head: RequestHeader,
-        timeouts: &Timeouts,
-    ) -> oneshot::Sender<()> {
-        let (alive, gone) = oneshot::channel::<()>();
-        let connector = Arc::clone(&self.connector);
-        let timeouts = timeouts.clone();
-        engine_call::spawn(async move {
-            let PrefillJob {
-                mut leg,
-                body,
-                exchange,
-                room,
-                ..
-            } = job;
-            let sent = Sent {
-                body,
-                room,
-                engine: Arc::clone(leg.engine()),
-            };
-            let (ended, wanted) = attend(run(&connector, &sent, head, &timeouts), gone).await;
-            // Without the decode side a transfer cannot succeed: that is no fault of the engine.
-            if wanted || ended.outcome == LegOutcome::Success {
-                leg.settle(ended.outcome);
-            }
-            drop(leg);
-            if let Some(cause) = ended.cause {
-                exchange.end(cause);
-            }
-        });
-        alive
-    }
+        drop(leg);
+        if let Some(cause) = ended.cause {
+            exchange.end(cause);
+        }
+    });
+    alive
 }
 
 /// Waits for the leg; once the request is over it has [`LINGER`] left. Tells how it ended and
@@ -140,13 +117,13 @@ impl Ended {
 
 /// Carries the leg out.
 async fn run(
-    connector: &Connector,
+    engines: &EngineClient,
     sent: &Sent,
     head: RequestHeader,
     timeouts: &Timeouts,
 ) -> Ended {
     let limit = timeouts.first_byte.min(timeouts.lifetime);
-    let reply = tokio::time::timeout(limit, send(connector, sent, head, timeouts)).await;
+    let reply = tokio::time::timeout(limit, send(engines, sent, head, timeouts)).await;
     let reply = reply.unwrap_or_else(|_| Err(Error::new_up(ErrorType::ReadTimedout)));
     let (engine, room) = (sent.engine.id(), sent.room);
     match reply {
@@ -189,15 +166,21 @@ impl Reply {
 }
 
 async fn send(
-    connector: &Connector,
+    engines: &EngineClient,
     sent: &Sent,
     head: RequestHeader,
     timeouts: &Timeouts,
 ) -> Result<Reply> {
-    let peer = peer::of(&sent.engine, timeouts, None)?;
-    let mut call = engine_call::open(connector, &peer).await?;
+    let peer = peer::http1(&sent.engine, timeouts)?;
+    let mut call = engines.open(&peer).await?;
     call.request(head, sent.body.clone()).await?;
-    let (status, content_type) = call.answer_head().await?;
+    let head = call.answer_head().await?;
+    let text = |name| {
+        let value = head.headers.get(name)?.to_str().ok()?;
+        Some(value.to_owned())
+    };
+    let status = head.status.as_u16();
+    let (content_type, retry_after) = (text(header::CONTENT_TYPE), text(header::RETRY_AFTER));
     let mut kept = BytesMut::new();
     let mut events = StreamWatch::default();
     while let Some(piece) = call.piece().await? {
@@ -207,11 +190,12 @@ async fn send(
             kept.extend_from_slice(&piece);
         }
     }
-    call.release(connector, &peer).await;
+    engines.release(call, &peer).await;
     Ok(Reply {
         answer: EngineAnswer {
             status,
             content_type,
+            retry_after,
             body: kept.freeze(),
         },
         in_band: events.error(),

@@ -169,6 +169,7 @@ fn access_line(status: u16, end: &str, latency_ms: f64, error: Option<&Error>, c
         engine = engine.map(|pick| pick.engine.id().as_str()),
         reason = engine.map(|pick| pick.reason.as_str()),
         prefill = prefill.map(|pick| pick.engine.id().as_str()),
+        engine_rid = ctx.dispatch.as_ref().and_then(|dispatch| dispatch.rid.as_deref()),
         room = ctx.dispatch.as_ref().and_then(|dispatch| dispatch.room),
         body_in = ctx.body_bytes,
         body_out = ctx.answered.bytes,

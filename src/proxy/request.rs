@@ -56,6 +56,7 @@ impl EdgeProxy {
         }
         self.app().metrics.request(ctx.route, ctx.method);
         let local = match found {
+            _ if lacks_host(session) => Err(ApiError::bad_request("invalid request: no Host")),
             None => Err(ApiError::NotFound),
             Some((_, allowed)) if allowed != ctx.method => Err(ApiError::MethodNotAllowed(allowed)),
             Some(("/healthz", _)) => Ok(Answer::empty(200)),
@@ -117,6 +118,8 @@ impl EdgeProxy {
         let legs = claim(app, prepared, selection)?;
         let limits = exchange_limits(&ctx.routing.config.timeouts, prepared.stream);
         let exchange = Arc::new(Exchange::new(ctx.arrived(), limits));
+        // The decode half must be cut when prefill fails, so a pair stays on HTTP/1.1.
+        let shared = legs.room.is_none() && legs.main.engine().introspection().http2();
         ctx.dispatch = Some(Dispatch {
             main: legs.main,
             prefill: legs.prefill.map(|(leg, room)| PrefillJob {
@@ -129,6 +132,8 @@ impl EdgeProxy {
             prefill_alive: None,
             body: legs.body,
             stream: prepared.stream,
+            rid: prepared.rid.clone(),
+            shared,
             room: legs.room,
             _listed: app.live.insert(Arc::clone(&exchange)),
             exchange,
@@ -168,6 +173,12 @@ pub(super) fn watchable(session: &Session, state: BodyState) -> Option<RawFd> {
         return None;
     }
     session.as_http1().map(|http1| http1.stream().id())
+}
+
+/// HTTP/1.1 demands a Host (RFC 9112 §3.2).
+fn lacks_host(session: &Session) -> bool {
+    let head = session.req_header();
+    head.version == http::Version::HTTP_11 && !head.headers.contains_key(http::header::HOST)
 }
 
 fn authorized(session: &Session, ctx: &RequestCtx) -> bool {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use pingora::apps::HttpServerOptions;
 use pingora::apps::http_app::HttpServer;
 use pingora::server::Server;
 use pingora::server::configuration::{Opt, ServerConf};
@@ -14,8 +13,9 @@ use pingora_proxy::HttpProxy;
 use crate::config::Config;
 use crate::proxy::admin::AdminApp;
 use crate::proxy::health::HealthChecks;
+use crate::proxy::introspect::Introspection;
 use crate::proxy::lifecycle::{Exit, Janitor, NameRefresh, ReloadOnHangup};
-use crate::proxy::{Door, EdgeProxy, Entry};
+use crate::proxy::{Door, EdgeProxy};
 use crate::server::app::App;
 use crate::server::reload::Reloader;
 
@@ -63,8 +63,14 @@ pub fn server_conf(config: &Config, options: &Opt) -> Result<ServerConf, String>
     };
     conf.threads = threads(config);
     conf.upstream_keepalive_pool_size = conf.upstream_keepalive_pool_size.max(UPSTREAM_POOL);
-    conf.grace_period_seconds = Some(config.shutdown.grace.as_secs() + 1);
+    // Pingora sleeps this long whatever happens; `lifecycle::Exit` leaves before, when nothing is
+    // in flight or the grace of the then active configuration is over.
+    conf.grace_period_seconds = Some(24 * 3600);
     conf.graceful_shutdown_timeout_seconds = Some(1);
+    if options.daemon && conf.working_directory.is_none() {
+        // Relative paths in the configuration mean the same before and after the fork.
+        conf.working_directory = std::env::current_dir().ok();
+    }
     Ok(conf)
 }
 
@@ -73,14 +79,8 @@ pub fn server_conf(config: &Config, options: &Opt) -> Result<ServerConf, String>
 pub fn data_service(proxy: EdgeProxy, conf: &Arc<ServerConf>, config: &Config) -> Service<Door> {
     let app = Arc::clone(proxy.app());
     let mut http = HttpProxy::new(proxy, Arc::clone(conf));
-    let mut server_options = HttpServerOptions::default();
-    server_options.h2c = true;
-    server_options.h2_idle_timeout =
-        Some(std::time::Duration::from_secs(super::CLIENT_KEEPALIVE_SECS));
-    http.server_options = Some(server_options);
     http.handle_init_modules();
-    let entry = Entry::new(http, config.timeouts.client_header);
-    let mut service = Service::new("data".to_owned(), Door::new(entry, app));
+    let mut service = Service::new("data".to_owned(), Door::new(http, app));
     for address in &config.listen {
         service.add_tcp(&address.to_string());
     }
@@ -113,7 +113,7 @@ pub fn assemble(start: Start) -> Result<Server, String> {
 
     let mut admin = Service::new(
         "admin".to_owned(),
-        HttpServer::new_app(AdminApp::new(Arc::clone(&app), reloader.clone())),
+        HttpServer::new_app(AdminApp::new(Arc::clone(&app), reloader.clone(), &conf)),
     );
     admin.threads = Some(1);
     admin.add_tcp(&config.admin.listen.to_string());
@@ -125,6 +125,8 @@ pub fn assemble(start: Start) -> Result<Server, String> {
     before_data.push(server.add_service(background_service("janitor", Janitor(Arc::clone(&app)))));
     let health = HealthChecks::new(Arc::clone(&app));
     server.add_service(background_service("health", health));
+    let introspection = Introspection::new(Arc::clone(&app));
+    server.add_service(background_service("introspection", introspection));
     server.add_service(background_service("names", NameRefresh(Arc::clone(&app))));
     server.add_service(background_service(
         "exit",

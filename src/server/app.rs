@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 
+use crate::config::Config;
 use crate::policies::PolicyServices;
 use crate::server::bootstrap::Rooms;
 use crate::server::budget::Budget;
@@ -34,6 +35,9 @@ pub struct App {
     pub tokenizing: TokenizePool,
     /// Numbers for PD pairs.
     pub rooms: Rooms,
+    /// Called with every configuration that a reload activates, for what lives outside the
+    /// routing: the log level.
+    pub on_reload: fn(&Config),
     draining: AtomicBool,
 }
 
@@ -53,6 +57,7 @@ impl App {
             buffered: Arc::default(),
             tokenizing: TokenizePool::new(cores),
             rooms: Rooms::default(),
+            on_reload: |_| {},
             draining: AtomicBool::new(false),
         }
     }

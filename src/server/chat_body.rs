@@ -28,6 +28,8 @@ pub struct ChatFields {
     pub input_ids: Option<Vec<u32>>,
     /// Whether the caller set a bootstrap field, which belongs to the router.
     pub has_bootstrap: bool,
+    /// Whether the caller set a request id; any value but null.
+    pub has_rid: bool,
     /// Where the values of the sampling parameters stand in the body; the last one of each.
     sampling: [Option<Range<usize>>; SamplingParam::COUNT],
 }
@@ -68,6 +70,7 @@ struct RawFields<'a> {
     max_completion_tokens: Option<&'a RawValue>,
     input_ids: Option<&'a RawValue>,
     has_bootstrap: bool,
+    rid: Option<&'a RawValue>,
     sampling: [Option<&'a RawValue>; SamplingParam::COUNT],
     repeated: Option<&'static str>,
 }
@@ -101,6 +104,7 @@ impl RawFields<'_> {
                 .and_then(|ids| serde_json::from_str::<Vec<u32>>(ids.get()).ok())
                 .filter(|ids| !ids.is_empty()),
             has_bootstrap: self.has_bootstrap,
+            has_rid: present(self.rid).is_some(),
             sampling: self.sampling.map(|value| value.map(span)),
         })
     }
@@ -153,6 +157,10 @@ impl<'de> Visitor<'de> for TopLevel {
                     fields.sampling[param as usize] = Some(map.next_value()?);
                     continue;
                 }
+                Key::Rid => {
+                    fields.rid = Some(map.next_value()?);
+                    continue;
+                }
                 Key::Bootstrap => {
                     fields.has_bootstrap = true;
                     map.next_value::<IgnoredAny>()?;
@@ -178,6 +186,7 @@ enum Key {
     MaxTokens,
     MaxCompletionTokens,
     InputIds,
+    Rid,
     Bootstrap,
     Sampling(SamplingParam),
     Other,
@@ -200,6 +209,7 @@ impl<'de> serde::Deserialize<'de> for Key {
                     "max_tokens" => Key::MaxTokens,
                     "max_completion_tokens" => Key::MaxCompletionTokens,
                     "input_ids" => Key::InputIds,
+                    "rid" => Key::Rid,
                     "bootstrap_host" | "bootstrap_port" | "bootstrap_room" => Key::Bootstrap,
                     _ => SamplingParam::named(key).map_or(Key::Other, Key::Sampling),
                 })

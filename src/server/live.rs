@@ -34,6 +34,8 @@ pub struct EngineAnswer {
     pub status: u16,
     /// Its content type, when it had one.
     pub content_type: Option<String>,
+    /// Its `Retry-After`, when it had one.
+    pub retry_after: Option<String>,
     /// Its body.
     pub body: Bytes,
 }

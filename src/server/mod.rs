@@ -17,6 +17,7 @@ pub mod models;
 pub mod names;
 pub mod prepare;
 pub mod reload;
+pub mod rid;
 pub mod routing;
 pub mod sampling;
 pub mod secrets;

@@ -13,7 +13,7 @@ use crate::server::chat_body::{self, ChatFields};
 use crate::server::metrics::Metrics;
 use crate::server::routing::{ModelRouting, NameMatch, Routing};
 use crate::server::tokenize::TokenizePool;
-use crate::server::{ApiError, bootstrap, sampling, splice};
+use crate::server::{ApiError, bootstrap, rid, sampling, splice};
 use crate::tokenizer::TokenSource;
 
 /// Length and ids of a prompt.
@@ -41,6 +41,8 @@ pub struct Prepared {
     /// The body for a plain engine: the client's bytes, with the model spelled as configured when
     /// an alias was used, and with what the model's sampling contract adds.
     pub body: Bytes,
+    /// The request id that this router added, by which it may abort the request.
+    pub rid: Option<String>,
 }
 
 impl Prepared {
@@ -73,13 +75,16 @@ pub async fn prepare(
     let Some((model, matched)) = routing.model(&fields.model) else {
         return Err(ApiError::ModelNotFound(fields.model));
     };
-    if fields.has_bootstrap && bootstrap::reserves(&model.id, &routing.workers) {
+    let pair = bootstrap::reserves(&model.id, &routing.workers);
+    if fields.has_bootstrap && pair {
         return Err(ApiError::bad_request(
             "invalid request: bootstrap_host, bootstrap_port and bootstrap_room are set by the router",
         ));
     }
     let sent = |param| fields.sampling(&body, param);
     let additions = sampling::additions(&model.sampling, sent, metrics)?;
+    let rid = rid::mint(&fields, &body, &model.sampling, pair);
+    let additions = with_rid(additions, rid.as_deref());
     let prompt = match fields.input_ids.take() {
         Some(ids) => PromptFacts {
             input_tokens: count(&ids),
@@ -103,7 +108,21 @@ pub async fn prepare(
         prompt,
         expected_peak_tokens,
         body,
+        rid,
     })
+}
+
+/// `additions` and the id, as `"key":value` joined by commas.
+fn with_rid(mut additions: String, rid: Option<&str>) -> String {
+    if let Some(rid) = rid {
+        if !additions.is_empty() {
+            additions.push(',');
+        }
+        additions.push_str(r#""rid":""#);
+        additions.push_str(rid);
+        additions.push('"');
+    }
+    additions
 }
 
 /// Prompt plus requested output, tokens; `None` when the output budget is unknown.

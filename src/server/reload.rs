@@ -18,7 +18,7 @@ use crate::server::routing::Routing;
 pub struct Reloaded {
     /// The new generation.
     pub generation: u64,
-    /// Settings that differ but need a restart (`listen`, `admin`, `threads`); the rest is active.
+    /// Settings that differ but need a restart (`listen`, `admin.listen`, `threads`, `log.format`); the rest is active.
     pub needs_restart: Vec<&'static str>,
 }
 
@@ -100,6 +100,7 @@ impl Reloader {
             generation: routing.generation,
             needs_restart: needs_restart(&old.config, &routing.config),
         };
+        (app.on_reload)(&routing.config);
         app.activate(routing);
         Ok(reloaded)
     }
@@ -110,6 +111,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("listen", old.listen != new.listen),
         ("admin.listen", old.admin.listen != new.admin.listen),
         ("threads", old.threads != new.threads),
+        ("log.format", old.log.format != new.log.format),
     ];
     let settings = changed.into_iter().filter(|(_, differs)| *differs);
     settings.map(|(setting, _)| setting).collect()

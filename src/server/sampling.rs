@@ -67,6 +67,20 @@ fn violation(param: SamplingParam, allowed: Allowed) -> ApiError {
 }
 
 /// What valid JSON text says as a number.
+/// Whether the engine will make more than one choice: what the request asks for, or the contract
+/// where it asks for nothing. An unreadable number counts as several.
+#[must_use]
+pub fn several_choices(contract: &Sampling, sent: Option<&[u8]>) -> bool {
+    match read(sent) {
+        Sent::Number(choices) => choices > 1.0,
+        Sent::Unreadable => true,
+        Sent::Nothing => match contract.overrides.get(&SamplingParam::N) {
+            Some(Allowed::Exactly(choices)) => choices.value() > 1.0,
+            Some(Allowed::Between { .. }) | None => false,
+        },
+    }
+}
+
 fn read(json: Option<&[u8]>) -> Sent {
     let Some(json) = json else {
         return Sent::Nothing;

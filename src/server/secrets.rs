@@ -75,6 +75,12 @@ impl Secrets {
     pub fn admit_admin(&self, authorization: Option<&[u8]>) -> bool {
         admit(self.admin_token.as_deref(), authorization)
     }
+
+    /// Whether the admin routes need a token.
+    #[must_use]
+    pub const fn guards_admin(&self) -> bool {
+        self.admin_token.is_some()
+    }
 }
 
 fn read_lines(path: &Path) -> Result<Vec<Vec<u8>>, SecretsError> {

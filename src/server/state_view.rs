@@ -86,6 +86,7 @@ fn engine(engine: &Worker, loads: &LoadSnapshot) -> Value {
         "address": engine.address(),
         "role": engine.role().as_str(),
         "bootstrap_port": engine.bootstrap_port(),
+        "http2": engine.introspection().http2(),
         "healthy": engine.healthy(),
         "breaker": breaker.as_str(),
         "breaker_cool_down_ms": u64::try_from(cool_down.as_millis()).unwrap_or(u64::MAX),

@@ -272,7 +272,7 @@ async fn without_a_prefill_engine_decode_is_left_alone() {
         proxy.finish().await;
     }
     for engine in [&prefill, &decode] {
-        assert_eq!(engine.stats().connections_total, 0, "{}", engine.name());
+        assert_eq!(engine.stats().requests, 0, "{}", engine.name());
     }
 }
 

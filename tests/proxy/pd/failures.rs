@@ -223,7 +223,7 @@ async fn a_refused_decode_never_starts_a_prefill() {
         let answer = pair.proxy.chat(&body).await;
         answer.assert_refusal(502, "upstream_unreachable");
     }
-    assert_eq!(pair.prefill.stats().connections_total, 0);
+    assert_eq!(pair.prefill.stats().requests, 0);
     pair.decode.faults().clear();
     pair.decode.faults().settled().await;
     pair.proxy.chat(&chat("x")).await.assert_engine(200);

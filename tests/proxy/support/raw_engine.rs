@@ -92,10 +92,11 @@ impl RawEngine {
 async fn follow(mut socket: TcpStream, script: &[Step], seen: &AtomicU32) -> std::io::Result<()> {
     socket.set_nodelay(true)?;
     loop {
-        if !read_request(&mut socket).await? {
+        let Some(chat) = read_request(&mut socket).await? else {
             return Ok(());
-        }
-        seen.fetch_add(1, Ordering::SeqCst);
+        };
+        // The router also asks what an engine can do; only chats count.
+        seen.fetch_add(u32::from(chat), Ordering::SeqCst);
         let mut again = false;
         for step in script {
             match step {
@@ -116,7 +117,8 @@ async fn follow(mut socket: TcpStream, script: &[Step], seen: &AtomicU32) -> std
 }
 
 /// Reads one request with a length; false at the end of the connection.
-async fn read_request(socket: &mut TcpStream) -> std::io::Result<bool> {
+/// Reads one request; whether it was a POST, or nothing when the peer has closed.
+async fn read_request(socket: &mut TcpStream) -> std::io::Result<Option<bool>> {
     let mut bytes = Vec::new();
     loop {
         if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -124,11 +126,11 @@ async fn read_request(socket: &mut TcpStream) -> std::io::Result<bool> {
             let length = head.split("content-length:").nth(1);
             let length = length.and_then(|rest| rest.split("\r\n").next()?.trim().parse().ok());
             if bytes.len() >= end + 4 + length.unwrap_or(0) {
-                return Ok(true);
+                return Ok(Some(bytes.starts_with(b"POST")));
             }
         }
         if socket.read_buf(&mut bytes).await? == 0 {
-            return Ok(false);
+            return Ok(None);
         }
     }
 }
