@@ -150,6 +150,17 @@ impl Bucket {
         &self.groups
     }
 
+    /// The group that serves `stage`, if the bucket has one.
+    #[must_use]
+    pub const fn group(&self, stage: Stage) -> Option<&EngineGroup> {
+        match (&self.groups, stage) {
+            (BucketGroups::Plain(group), Stage::Plain)
+            | (BucketGroups::Pd { prefill: group, .. }, Stage::Prefill)
+            | (BucketGroups::Pd { decode: group, .. }, Stage::Decode) => Some(group),
+            (BucketGroups::Plain(_), _) | (BucketGroups::Pd { .. }, Stage::Plain) => None,
+        }
+    }
+
     /// One plain engine, or prefill and then decode.
     ///
     /// A decode failure discards the prefill pick: no guard was taken and nothing was sent.

@@ -45,7 +45,7 @@ pub struct Worker {
     spec: WorkerSpec,
     authority: String,
     address: ArcSwapOption<SocketAddr>,
-    inflight: Arc<AtomicU64>,
+    inflight: Arc<Inflight>,
     healthy: Arc<AtomicBool>,
     breaker: Arc<Breaker>,
     introspection: Arc<Introspection>,
@@ -140,7 +140,13 @@ impl Worker {
     /// Requests this router holds a guard for.
     #[must_use]
     pub fn inflight(&self) -> u64 {
-        self.inflight.load(Ordering::Relaxed)
+        self.inflight.requests.load(Ordering::Relaxed)
+    }
+
+    /// Prompt tokens of the requests this router holds a guard for.
+    #[must_use]
+    pub fn inflight_tokens(&self) -> u64 {
+        self.inflight.tokens.load(Ordering::Relaxed)
     }
 
     /// Whether active health checks let it serve. True until a check says otherwise.
@@ -172,13 +178,24 @@ impl Worker {
         self.healthy() && self.breaker.would_allow(now)
     }
 
-    /// Counts one dispatched request until the guard is dropped.
-    pub fn acquire(&self) -> InflightGuard {
-        self.inflight.fetch_add(1, Ordering::Relaxed);
+    /// Counts one dispatched request of `input_tokens` prompt tokens until the guard is dropped.
+    pub fn acquire(&self, input_tokens: u64) -> InflightGuard {
+        self.inflight.requests.fetch_add(1, Ordering::Relaxed);
+        self.inflight
+            .tokens
+            .fetch_add(input_tokens, Ordering::Relaxed);
         InflightGuard {
             counter: Arc::clone(&self.inflight),
+            input_tokens,
         }
     }
+}
+
+/// What this router has dispatched to one engine and not seen the end of.
+#[derive(Debug, Default)]
+struct Inflight {
+    requests: AtomicU64,
+    tokens: AtomicU64,
 }
 
 /// One request's place in an engine's in-flight count. Holds the counter, not the engine, so a
@@ -186,12 +203,16 @@ impl Worker {
 #[derive(Debug)]
 #[must_use = "dropping the guard ends the count"]
 pub struct InflightGuard {
-    counter: Arc<AtomicU64>,
+    counter: Arc<Inflight>,
+    input_tokens: u64,
 }
 
 impl Drop for InflightGuard {
     fn drop(&mut self) {
-        self.counter.fetch_sub(1, Ordering::Relaxed);
+        self.counter.requests.fetch_sub(1, Ordering::Relaxed);
+        self.counter
+            .tokens
+            .fetch_sub(self.input_tokens, Ordering::Relaxed);
     }
 }
 
@@ -213,18 +234,19 @@ mod tests {
     fn guards_count_across_a_reload_and_return_to_zero() {
         let params = Some(BreakerParams::default());
         let old = Worker::new(spec("http://127.0.0.1:1"), params);
-        let guard = old.acquire();
+        let guard = old.acquire(7);
         let new = Worker::succeed(spec("http://127.0.0.1:1"), params, &old);
-        assert_eq!(new.inflight(), 1);
+        assert_eq!((new.inflight(), new.inflight_tokens()), (1, 7));
         drop(guard);
         assert_eq!((old.inflight(), new.inflight()), (0, 0));
+        assert_eq!(new.inflight_tokens(), 0);
         assert!(Arc::ptr_eq(old.breaker(), new.breaker()));
     }
 
     #[test]
     fn the_same_id_at_another_address_starts_afresh_and_old_guards_do_not_underflow_it() {
         let old = Worker::new(spec("http://127.0.0.1:1"), None);
-        let guard = old.acquire();
+        let guard = old.acquire(7);
         let new = Worker::succeed(spec("http://127.0.0.1:2"), None, &old);
         assert_eq!(new.inflight(), 0);
         drop(guard);

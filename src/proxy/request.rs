@@ -206,18 +206,18 @@ struct Legs {
 
 /// Claims breakers and counts for every leg, and makes the one body they share.
 fn claim(app: &App, prepared: &prepare::Prepared, selection: Selection) -> Result<Legs, ApiError> {
-    let model = &prepared.model.id;
+    let (model, tokens) = (&prepared.model.id, prepared.prompt.input_tokens);
     match &selection.pick {
         BucketPick::Plain(pick) => Ok(Legs {
-            main: Leg::claim(&pick.engine, model, &app.metrics)?,
+            main: Leg::claim(&pick.engine, model, tokens, &app.metrics)?,
             prefill: None,
             room: None,
             body: prepared.body.clone(),
             selection,
         }),
         BucketPick::Pd { prefill, decode } => {
-            let prefill_leg = Leg::claim(&prefill.engine, model, &app.metrics)?;
-            let main = Leg::claim(&decode.engine, model, &app.metrics)?;
+            let prefill_leg = Leg::claim(&prefill.engine, model, tokens, &app.metrics)?;
+            let main = Leg::claim(&decode.engine, model, 0, &app.metrics)?;
             let room = app.rooms.take();
             Ok(Legs {
                 main,

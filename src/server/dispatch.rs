@@ -76,7 +76,7 @@ pub struct Leg {
 }
 
 impl Leg {
-    /// Claims the breaker and counts the request on `engine`.
+    /// Claims the breaker and counts the request, with its prompt of `input_tokens`, on `engine`.
     ///
     /// # Errors
     /// [`ApiError::BreakerOpen`] when another request took the probe or the breaker opened since
@@ -85,6 +85,7 @@ impl Leg {
     pub fn claim(
         engine: &Arc<Worker>,
         model: &ModelId,
+        input_tokens: u64,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, ApiError> {
         let now = Instant::now();
@@ -99,7 +100,7 @@ impl Leg {
             permit,
             metrics: Arc::clone(metrics),
             outcome: None,
-            _inflight: engine.acquire(),
+            _inflight: engine.acquire(input_tokens),
         };
         if engine.address().is_none() {
             leg.settle(LegOutcome::Error);

@@ -45,6 +45,7 @@ pub struct Metrics {
     bucket_attempts: IntCounterVec,
     admission_rejections: IntCounterVec,
     policy_decisions: IntCounterVec,
+    policy_selection_failures: IntCounterVec,
     tokenize_errors: IntCounterVec,
     sampling_rejections: IntCounterVec,
     config_reloads: IntCounterVec,
@@ -104,6 +105,11 @@ impl Default for Metrics {
             policy_decisions: new.counter(
                 "policy_decisions_total",
                 "final plain or prefill decisions",
+                &["policy", "reason"],
+            ),
+            policy_selection_failures: new.counter(
+                "policy_selection_failures_total",
+                "requests for which no bucket supplied its engines",
                 &["policy", "reason"],
             ),
             tokenize_errors: new.counter(
@@ -250,6 +256,14 @@ impl Metrics {
         self.policy_decisions.with_label_values(&labels).inc();
     }
 
+    /// No bucket supplied its engines; the policy that was asked last, and why it gave none.
+    pub fn policy_selection_failure(&self, policy: PolicyKind, reason: &'static str) {
+        let labels = [policy.as_str(), reason];
+        self.policy_selection_failures
+            .with_label_values(&labels)
+            .inc();
+    }
+
     /// A chat was not encoded by its template.
     pub fn tokenize_fell(&self, model: &ModelId) {
         self.tokenize_errors
@@ -327,26 +341,31 @@ impl Metrics {
 fn worker_gauges(members: &Members) -> Registry {
     let registry =
         Registry::new_custom(Some("sgl_router".into()), None).expect("the prefix is a valid name");
-    let gauge = |name: &str, help: &str, label: &str| {
-        let gauge = IntGaugeVec::new(Opts::new(name, help), &[label]);
+    let gauge = |name: &str, help: &str, labels: &[&str]| {
+        let gauge = IntGaugeVec::new(Opts::new(name, help), labels);
         let gauge = gauge.expect("names and labels are valid");
         registry
             .register(Box::new(gauge.clone()))
             .expect("every name is registered once");
         gauge
     };
-    let workers = gauge("workers", "registered engines", "mode");
+    let workers = gauge("workers", "registered engines", &["mode"]);
     let health = gauge(
         "worker_health",
         "1 if the engine may be picked",
-        "worker_url",
+        &["worker_url"],
     );
     let breaker = gauge(
         "worker_cb_state",
         "0 closed, 1 open, 2 half-open",
-        "worker_url",
+        &["worker_url"],
     );
-    let inflight = gauge("worker_inflight_requests", "guards held", "worker_url");
+    let inflight = gauge("worker_inflight_requests", "guards held", &["worker_url"]);
+    let load = gauge(
+        "active_load",
+        "prompt tokens (plain, prefill) or requests (decode) held",
+        &["worker_url", "kind"],
+    );
     for stage in Stage::ALL {
         workers.with_label_values(&[stage.as_str()]).set(0);
     }
@@ -362,6 +381,12 @@ fn worker_gauges(members: &Members) -> Registry {
             .set(engine.breaker().state(now).0.gauge());
         let held = i64::try_from(engine.inflight()).unwrap_or(i64::MAX);
         inflight.with_label_values(&id).set(held);
+        let tokens = i64::try_from(engine.inflight_tokens()).unwrap_or(i64::MAX);
+        let (kind, active) = match engine.role() {
+            Stage::Plain | Stage::Prefill => ("prefill_tokens", tokens),
+            Stage::Decode => ("decode_blocks", held),
+        };
+        load.with_label_values(&[id[0], kind]).set(active);
     }
     registry
 }

@@ -26,10 +26,10 @@ use crate::workers::{RegistryError, WorkerRegistry};
 #[derive(Debug, Error)]
 pub enum BuildError {
     /// A model's tokenizer does not load.
-    #[error("model `{model}`: {error}")]
+    #[error("models[{index}].tokenizer: {error}")]
     Tokenizer {
-        /// The model.
-        model: ModelId,
+        /// Place of the model in the file, from 0.
+        index: usize,
         /// Path and reason.
         error: TokenizerError,
     },
@@ -125,8 +125,8 @@ impl Routing {
         let mut errors = Vec::new();
         let mut loaded = Tokenizers::of(previous);
         let mut models = HashMap::new();
-        for model in &config.models {
-            match build_model(model, services, &mut loaded) {
+        for (index, model) in config.models.iter().enumerate() {
+            match build_model(index, model, services, &mut loaded) {
                 Ok(routing) => {
                     models.insert(model.id.clone(), Arc::new(routing));
                 }
@@ -144,9 +144,10 @@ impl Routing {
         )
         .map_err(|error| errors.push(error.into()))
         .unwrap_or_default();
-        let secrets = Secrets::read(&config)
-            .map_err(|error| errors.push(error.into()))
-            .unwrap_or_default();
+        let secrets = Secrets::read(&config).unwrap_or_else(|found| {
+            errors.extend(found.into_iter().map(BuildError::from));
+            Secrets::default()
+        });
         if !errors.is_empty() {
             return Err(errors);
         }
@@ -248,6 +249,7 @@ impl Tokenizers {
 }
 
 fn build_model(
+    index: usize,
     model: &config::Model,
     services: &PolicyServices,
     loaded: &mut Tokenizers,
@@ -257,10 +259,7 @@ fn build_model(
         .as_deref()
         .map(|path| loaded.load(path))
         .transpose()
-        .map_err(|error| BuildError::Tokenizer {
-            model: model.id.clone(),
-            error,
-        })?;
+        .map_err(|error| BuildError::Tokenizer { index, error })?;
     let buckets = model
         .buckets
         .iter()

@@ -10,9 +10,19 @@ use thiserror::Error;
 
 use crate::config::Config;
 
+/// A setting whose secrets file cannot be used.
+#[derive(Debug, Error)]
+#[error("{setting}: {error}")]
+pub struct SecretsError {
+    /// Path of the setting in the configuration file.
+    pub setting: &'static str,
+    /// Why.
+    pub error: FileError,
+}
+
 /// Why a secrets file cannot be used.
 #[derive(Debug, Error)]
-pub enum SecretsError {
+pub enum FileError {
     /// It cannot be read.
     #[error("{path}: {error}")]
     Read {
@@ -46,22 +56,25 @@ impl Secrets {
     /// Reads the files that `config` names.
     ///
     /// # Errors
-    /// [`SecretsError`] for the first file that cannot be used.
-    pub fn read(config: &Config) -> Result<Self, SecretsError> {
-        Ok(Self {
-            api_keys: config
-                .auth
-                .api_keys_file
-                .as_deref()
-                .map(read_lines)
-                .transpose()?,
-            admin_token: config
-                .admin
-                .token_file
-                .as_deref()
-                .map(read_lines)
-                .transpose()?,
-        })
+    /// [`SecretsError`] for every file that cannot be used.
+    pub fn read(config: &Config) -> Result<Self, Vec<SecretsError>> {
+        let mut errors = Vec::new();
+        let mut keys = |setting, path: Option<&Path>| match path.map(read_lines)? {
+            Ok(keys) => Some(keys),
+            Err(error) => {
+                errors.push(SecretsError { setting, error });
+                None
+            }
+        };
+        let secrets = Self {
+            api_keys: keys("auth.api_keys_file", config.auth.api_keys_file.as_deref()),
+            admin_token: keys("admin.token_file", config.admin.token_file.as_deref()),
+        };
+        if errors.is_empty() {
+            Ok(secrets)
+        } else {
+            Err(errors)
+        }
     }
 
     /// Whether this `Authorization` value opens the data listener.
@@ -83,8 +96,8 @@ impl Secrets {
     }
 }
 
-fn read_lines(path: &Path) -> Result<Vec<Vec<u8>>, SecretsError> {
-    let text = std::fs::read_to_string(path).map_err(|error| SecretsError::Read {
+fn read_lines(path: &Path) -> Result<Vec<Vec<u8>>, FileError> {
+    let text = std::fs::read_to_string(path).map_err(|error| FileError::Read {
         path: path.to_owned(),
         error,
     })?;
@@ -94,7 +107,7 @@ fn read_lines(path: &Path) -> Result<Vec<Vec<u8>>, SecretsError> {
         .map(|line| line.as_bytes().to_vec())
         .collect();
     if keys.is_empty() {
-        return Err(SecretsError::Empty(path.to_owned()));
+        return Err(FileError::Empty(path.to_owned()));
     }
     Ok(keys)
 }

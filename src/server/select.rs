@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::buckets::{Bucket, BucketError, BucketPick};
 use crate::ids::{BucketId, Stage};
-use crate::policies::{Disposition, PickError, Rejection};
+use crate::policies::{Disposition, PickError, PolicyKind, Rejection};
 use crate::server::ApiError;
 use crate::server::metrics::Metrics;
 use crate::server::prepare::Prepared;
@@ -32,6 +32,7 @@ struct Attempts {
     rejections: Vec<Rejection>,
     any_rejection: bool,
     last_missing: Option<Stage>,
+    last_policy: Option<PolicyKind>,
 }
 
 impl Attempts {
@@ -116,6 +117,8 @@ async fn run(
             Err(failure) => {
                 record_failure(metrics, prepared, bucket, &failure);
                 let (stage, error) = (failure.stage, failure.error.to_string());
+                let policy = bucket.group(stage).map(|group| group.policy().kind());
+                attempts.last_policy = policy.or(attempts.last_policy);
                 if let Err(stop) = attempts.failed(failure) {
                     tracing::error!(model = %request.model, bucket = %bucket.id(), %stage, error, "selection stopped");
                     return Err(stop);
@@ -124,6 +127,13 @@ async fn run(
         }
     }
     let refusal = attempts.exhausted();
+    if let Some(policy) = attempts.last_policy {
+        let reason = match attempts.any_rejection {
+            true => "prefill_admission_exhausted",
+            false => "proposal_empty",
+        };
+        metrics.policy_selection_failure(policy, reason);
+    }
     if attempts.tried > 0 {
         let rejections: Vec<_> = attempts
             .rejections
@@ -144,15 +154,13 @@ async fn run(
 
 /// A selection is recorded once, for the final complete pick. Source: field-lessons L63.
 fn record_decision(metrics: &Metrics, bucket: &Bucket, pick: &BucketPick) {
-    use crate::buckets::BucketGroups;
-    let (group, pick) = match (bucket.groups(), pick) {
-        (BucketGroups::Plain(group), BucketPick::Plain(pick)) => (group, pick),
-        (BucketGroups::Pd { prefill: group, .. }, BucketPick::Pd { prefill: pick, .. }) => {
-            (group, pick)
-        }
-        _ => return,
+    let (stage, pick) = match pick {
+        BucketPick::Plain(pick) => (Stage::Plain, pick),
+        BucketPick::Pd { prefill, .. } => (Stage::Prefill, prefill),
     };
-    metrics.policy_decision(group.policy().kind(), pick.reason);
+    if let Some(group) = bucket.group(stage) {
+        metrics.policy_decision(group.policy().kind(), pick.reason);
+    }
 }
 
 fn record_failure(metrics: &Metrics, prepared: &Prepared, bucket: &Bucket, failure: &BucketError) {

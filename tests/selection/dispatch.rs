@@ -38,7 +38,7 @@ impl Bench {
     }
 
     fn claim(&self) -> Result<Leg, ApiError> {
-        Leg::claim(&self.engine, &self.model, &self.metrics)
+        Leg::claim(&self.engine, &self.model, 1, &self.metrics)
     }
 
     fn count(&self, outcome: LegOutcome) -> u64 {
@@ -72,13 +72,13 @@ fn guards_balance_under_eight_threads() {
             scope.spawn(|| {
                 together.wait();
                 for _ in 0..10_000 {
-                    let _guard = engine.acquire();
+                    let _guard = engine.acquire(1);
                     let seen = engine.inflight();
                     assert!((1..=16).contains(&seen), "{seen}: at most two per thread");
-                    let _second = engine.acquire();
+                    let _second = engine.acquire(1);
                     most.fetch_max(engine.inflight(), Ordering::Relaxed);
                 }
-                engine.acquire()
+                engine.acquire(1)
             })
         });
         let joined = threads.map(|thread| thread.join().expect("no panic"));
@@ -93,12 +93,12 @@ fn guards_balance_under_eight_threads() {
 #[test]
 fn a_guard_that_moves_to_another_thread_or_panics_is_still_given_back() {
     let engine = engine("e", Stage::Plain);
-    let guard = engine.acquire();
+    let guard = engine.acquire(1);
     std::thread::spawn(move || drop(guard))
         .join()
         .expect("fine");
     assert_eq!(engine.inflight(), 0);
-    let guard = engine.acquire();
+    let guard = engine.acquire(1);
     let thread = std::thread::spawn(move || {
         let _guard = guard;
         std::panic::resume_unwind(Box::new("a request that panics"));

@@ -65,7 +65,7 @@ fn the_cursor_does_not_move_while_no_candidate_is_admitted() {
     };
     let policy = RoundRobinPolicy::new(Arc::default(), Arc::new(limits));
     assert_eq!(picks(&policy, &engines, 1), "a");
-    let held: Vec<_> = engines.iter().map(|engine| engine.acquire()).collect();
+    let held: Vec<_> = engines.iter().map(|engine| engine.acquire(1)).collect();
     for _ in 0..4 {
         let error = ask(&policy, &engines, Stage::Plain).expect_err("all are full");
         assert!(matches!(error, PickError::NoAdmissibleEngine(list) if list.len() == 3));

@@ -24,7 +24,7 @@ fn build(config: Arc<Config>, previous: Option<&Routing>) -> Routing {
 fn a_reload_takes_over_an_unchanged_tokenizer_and_the_counters_of_engines_that_stay() {
     let first = build(config(str::to_owned), None);
     let old = first.workers.members();
-    let guard = old.all()[0].acquire();
+    let guard = old.all()[0].acquire(1);
     let second = build(config(str::to_owned), Some(&first));
     let tokenizer = |routing: &Routing| {
         let (model, _) = routing.model("m").expect("configured");
