@@ -67,8 +67,7 @@ fn timeouts(problems: &mut Problems, timeouts: &Timeouts, root: &Node) {
         if longer > shorter {
             let (place, _) = locate(root, &[Step::Key("timeouts"), Step::Key(inner)]);
             let (longer, shorter) = (show_duration(longer), show_duration(shorter));
-            let problem =
-                format!("{longer} is longer than {outer} ({shorter}), which ends it first");
+            let problem = format!("{longer} is longer than {outer}, {shorter}");
             problems.add(&place, problem);
         }
     }

@@ -49,7 +49,7 @@ pub(crate) fn registry(engines: &[Arc<Worker>]) -> WorkerRegistry {
 
 /// `count` requests in flight on `engine`, until dropped.
 pub(crate) fn hold(engine: &Worker, count: u64) -> Vec<InflightGuard> {
-    (0..count).map(|_| engine.acquire()).collect()
+    (0..count).map(|_| engine.acquire(1)).collect()
 }
 
 /// Requests in flight 0, 1, 2, … on these engines in turn, until dropped.
