@@ -19,6 +19,7 @@ use pingora::server::ShutdownWatch;
 use pingora_proxy::HttpProxy;
 use tokio::io::AsyncWriteExt;
 
+use crate::proxy::client_stream::ClientStream;
 use crate::proxy::{CLIENT_KEEPALIVE_SECS, EdgeProxy};
 use crate::server::app::App;
 
@@ -104,7 +105,11 @@ impl ServerApp for Door {
         }
         let entry = self.entry(&mut connection);
         let entry = tokio::time::timeout(config.timeouts.client_header, entry).await;
-        entry.ok()?.ok()?.process_new(connection, shutdown).await
+        let entry = entry.ok()?.ok()?;
+        if !entry.options.h2c {
+            connection = Box::new(ClientStream::new(connection, Arc::clone(&self.app)));
+        }
+        entry.process_new(connection, shutdown).await
     }
 
     async fn cleanup(&self) {

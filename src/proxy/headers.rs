@@ -40,7 +40,7 @@ pub(crate) fn request_id(headers: &HeaderMap) -> String {
 }
 
 #[expect(clippy::disallowed_methods, reason = "an id, not a policy's choice")]
-fn mint_request_id() -> String {
+pub(crate) fn mint_request_id() -> String {
     format!(
         "chatcmpl-{}",
         Alphanumeric.sample_string(&mut rand::rng(), 24)

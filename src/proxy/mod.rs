@@ -10,6 +10,7 @@ mod abort;
 pub mod admin;
 mod answer;
 mod body;
+mod client_stream;
 mod ctx;
 mod dial;
 mod engine_call;

@@ -291,3 +291,45 @@ async fn requests_sent_ahead_are_answered_one_after_the_other() {
     client.chat(&small()).await.assert_engine(200);
     proxy.finish().await;
 }
+
+/// Heads that Pingora refuses before any hook of ours runs are answered like every other refusal.
+#[tokio::test]
+async fn heads_that_never_reach_a_hook_get_the_envelope_too() {
+    let engine = engine("E1").await;
+    let proxy = Proxy::start(plain(&[&engine])).await;
+    let many: String = (0..300).map(|i| format!("x-{i}: y\r\n")).collect();
+    let chat = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n";
+    let rows = [
+        (
+            format!("{chat}content-length: +2\r\n\r\n{{}}"),
+            400,
+            "bad_request",
+        ),
+        (
+            format!("{chat}transfer-encoding: gzip\r\n\r\n{{}}"),
+            400,
+            "bad_request",
+        ),
+        (format!("{chat}{many}\r\n"), 400, "bad_request"),
+        (
+            "CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(),
+            405,
+            "method_not_allowed",
+        ),
+        (
+            "GET /v1/models HTTP/1.1\r\n\r\n\r\n".to_owned(),
+            400,
+            "bad_request",
+        ),
+    ];
+    for (head, status, code) in rows {
+        let mut client = proxy.client().await;
+        client.send(head.as_bytes()).await;
+        let answer = client.try_answer().await.expect("an answer");
+        answer.assert_refusal(status, code);
+        assert_eq!(answer.header("server"), None);
+    }
+    assert_eq!(engine.stats().requests, 0);
+    proxy.chat_bytes(&small()).await.assert_engine(200);
+    proxy.finish().await;
+}

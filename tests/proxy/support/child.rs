@@ -86,7 +86,12 @@ impl Proxy {
 
     /// Starts the program and waits for nothing.
     pub(crate) fn launch(settings: &Value) -> Self {
-        let (data, admin, directory) = (free_address(), free_address(), directory());
+        Self::launch_at([free_address(), free_address()], settings, &[])
+    }
+
+    /// The same on these addresses (data, admin), with more arguments.
+    pub(crate) fn launch_at(at: [SocketAddr; 2], settings: &Value, arguments: &[&str]) -> Self {
+        let ([data, admin], directory) = (at, directory());
         let mut config = json!({
             "listen": [data.to_string()],
             "admin": {"listen": admin.to_string()},
@@ -102,6 +107,7 @@ impl Proxy {
         let child = Command::new(env!("CARGO_BIN_EXE_sgl-edge"))
             .args(["run", "-c"])
             .arg(&path)
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
             .stderr(log)

@@ -19,6 +19,8 @@ pub(crate) enum Step {
     Wait(u64),
     /// Says nothing more and keeps the connection until the other side ends it.
     Hold,
+    /// Resets the connection (RST).
+    Reset,
     /// Waits for the next request on the same connection and starts over.
     Again,
 }
@@ -107,6 +109,7 @@ async fn follow(mut socket: TcpStream, script: &[Step], seen: &AtomicU32) -> std
                     while socket.read(&mut rest).await? > 0 {}
                     return Ok(());
                 }
+                Step::Reset => return socket.set_zero_linger(),
                 Step::Again => again = true,
             }
         }
