@@ -4,9 +4,9 @@
 //! So only the *end* of the body may go through that buffer ("late buffering"):
 //!
 //! * with a length, retry buffering is switched on when at most 64 KiB are left; Pingora replays
-//!   that tail once and [`replace`] swaps it for the whole prepared body;
+//!   that tail once and [`replace`](super::replay::replace) swaps it for the whole prepared body;
 //! * chunked, reading stops at the byte that closes the JSON, the end of the coding is left for
-//!   Pingora, and [`replace`] gives the prepared body when it comes;
+//!   Pingora, and [`replace`](super::replay::replace) gives the prepared body when it comes;
 //! * HTTP/2 without a length works up to 64 KiB and is refused with 411 above.
 //!
 //! Leans on how Pingora 0.9.1 behaves: the size matrix in `tests/proxy` guards it.
@@ -14,10 +14,10 @@
 
 use bytes::{Bytes, BytesMut};
 use http::header;
-use pingora::{Error, ErrorType, Result};
+use pingora::{Error, ErrorType};
 use pingora_proxy::Session;
 
-use crate::proxy::ctx::{BodyState, Dispatch, RequestCtx};
+use crate::proxy::ctx::{BodyState, RequestCtx};
 use crate::server::ApiError;
 use crate::server::app::App;
 use crate::server::budget::Share;
@@ -290,53 +290,4 @@ pub(crate) async fn drain(session: &mut Session) {
             _ => return,
         }
     }
-}
-
-/// Swaps what Pingora replays for the prepared body, which leaves whole and once, at the end.
-///
-/// # Errors
-/// A client error when the rest of a chunked body holds anything but a few blanks, or does not end
-/// in time.
-pub(crate) fn replace(
-    body: &mut Option<Bytes>,
-    end_of_stream: bool,
-    ctx: &mut RequestCtx,
-) -> Result<()> {
-    let Some(dispatch) = &ctx.dispatch else {
-        return Ok(());
-    };
-    if ctx.body_state == BodyState::EndUnread
-        && let Some(refusal) = judge_rest(body.as_deref().unwrap_or_default(), dispatch, ctx)
-    {
-        let status = refusal.status();
-        ctx.refusal = Some(refusal);
-        return Err(Error::new_down(ErrorType::HTTPStatus(status)));
-    }
-    ctx.body_bytes += u64::try_from(body.as_ref().map_or(0, Bytes::len)).unwrap_or_default()
-        * u64::from(ctx.body_state == BodyState::EndUnread);
-    // `None` before the end would end the engine's body early; empty is "nothing yet".
-    *body = Some(if end_of_stream {
-        // From here on the engine can work; before, its silence was the client's.
-        dispatch.exchange.dispatched(tokio::time::Instant::now());
-        dispatch.body.clone()
-    } else {
-        Bytes::new()
-    });
-    Ok(())
-}
-
-/// What is wrong with a piece that follows the JSON of a chunked body.
-fn judge_rest(rest: &[u8], dispatch: &Dispatch, ctx: &RequestCtx) -> Option<ApiError> {
-    if !rest.iter().all(u8::is_ascii_whitespace) {
-        return Some(ApiError::bad_request(
-            "invalid request: body must be a JSON object",
-        ));
-    }
-    let sum = ctx.body_bytes + u64::try_from(rest.len()).unwrap_or(u64::MAX);
-    if sum > ctx.routing.config.limits.max_body {
-        return Some(ApiError::PayloadTooLarge);
-    }
-    let waited = dispatch.connected_at.map(|at| at.elapsed());
-    let late = waited.is_some_and(|waited| waited > ctx.routing.config.timeouts.client_body_idle);
-    late.then_some(ApiError::RequestTimeout)
 }

@@ -23,6 +23,7 @@ mod introspect;
 pub mod lifecycle;
 mod peer;
 mod prefill;
+mod replay;
 mod report;
 mod request;
 pub mod service;
@@ -178,7 +179,7 @@ impl ProxyHttp for EdgeProxy {
         end_of_stream: bool,
         ctx: &mut RequestCtx,
     ) -> Result<()> {
-        body::replace(body, end_of_stream, ctx)?;
+        replay::replace(body, end_of_stream, ctx)?;
         if end_of_stream {
             self.start_prefill(session, ctx)?;
         }

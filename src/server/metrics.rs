@@ -5,18 +5,19 @@
 //! time, so a removed engine disappears at once. Source: contract §5, policy-semantics §22,
 //! http-and-operations §18.
 
-use prometheus::core::Collector;
+mod gauges;
+mod registrar;
+
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Encoder, Histogram, HistogramVec, IntCounterVec, IntGauge, Registry, TextEncoder,
 };
-use tokio::time::Instant;
 
 use crate::config::SamplingParam;
 use crate::ids::{BucketId, ModelId, Stage};
 use crate::policies::{Limit, PolicyKind, Reason};
 use crate::server::dispatch::LegOutcome;
 use crate::workers::{Members, Worker};
+use registrar::Registrar;
 
 /// Upper bounds of request durations, seconds; an hour at the end because generations are long.
 const DURATION_BOUNDS: [f64; 17] = [
@@ -167,36 +168,6 @@ impl Default for Metrics {
     }
 }
 
-struct Registrar(Registry);
-
-impl Registrar {
-    fn add<C: Collector + Clone + 'static>(&self, collector: C) -> C {
-        self.0
-            .register(Box::new(collector.clone()))
-            .expect("every name is registered once");
-        collector
-    }
-
-    fn counter(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-        let counter = IntCounterVec::new(Opts::new(name, help), labels);
-        self.add(counter.expect("names and labels are valid"))
-    }
-
-    fn histograms(&self, name: &str, help: &str, labels: &[&str], bounds: &[f64]) -> HistogramVec {
-        let options = HistogramOpts::new(name, help).buckets(bounds.to_vec());
-        self.add(HistogramVec::new(options, labels).expect("names and bounds are valid"))
-    }
-
-    fn histogram(&self, name: &str, help: &str) -> Histogram {
-        let options = HistogramOpts::new(name, help).buckets(WORK_BOUNDS.to_vec());
-        self.add(Histogram::with_opts(options).expect("names and bounds are valid"))
-    }
-
-    fn gauge(&self, name: &str, help: &str) -> IntGauge {
-        self.add(IntGauge::new(name, help).expect("the name is valid"))
-    }
-}
-
 impl Metrics {
     /// A request came in.
     pub fn request(&self, route: &'static str, method: &'static str) {
@@ -328,65 +299,11 @@ impl Metrics {
     #[must_use]
     pub fn render(&self, members: &Members) -> Vec<u8> {
         let mut families = self.registry.gather();
-        families.extend(worker_gauges(members).gather());
+        families.extend(gauges::of_engines(members).gather());
         let mut text = Vec::new();
         TextEncoder::new()
             .encode(&families, &mut text)
             .expect("a vector takes every write");
         text
     }
-}
-
-/// Series of the engines that exist now.
-fn worker_gauges(members: &Members) -> Registry {
-    let registry =
-        Registry::new_custom(Some("sgl_router".into()), None).expect("the prefix is a valid name");
-    let gauge = |name: &str, help: &str, labels: &[&str]| {
-        let gauge = IntGaugeVec::new(Opts::new(name, help), labels);
-        let gauge = gauge.expect("names and labels are valid");
-        registry
-            .register(Box::new(gauge.clone()))
-            .expect("every name is registered once");
-        gauge
-    };
-    let workers = gauge("workers", "registered engines", &["mode"]);
-    let health = gauge(
-        "worker_health",
-        "1 if the engine may be picked",
-        &["worker_url"],
-    );
-    let breaker = gauge(
-        "worker_cb_state",
-        "0 closed, 1 open, 2 half-open",
-        &["worker_url"],
-    );
-    let inflight = gauge("worker_inflight_requests", "guards held", &["worker_url"]);
-    let load = gauge(
-        "active_load",
-        "prompt tokens (plain, prefill) or requests (decode) held",
-        &["worker_url", "kind"],
-    );
-    for stage in Stage::ALL {
-        workers.with_label_values(&[stage.as_str()]).set(0);
-    }
-    let now = Instant::now();
-    for engine in members.all() {
-        let id = [engine.id().as_str()];
-        workers.with_label_values(&[engine.role().as_str()]).inc();
-        health
-            .with_label_values(&id)
-            .set(i64::from(engine.available(now)));
-        breaker
-            .with_label_values(&id)
-            .set(engine.breaker().state(now).0.gauge());
-        let held = i64::try_from(engine.inflight()).unwrap_or(i64::MAX);
-        inflight.with_label_values(&id).set(held);
-        let tokens = i64::try_from(engine.inflight_tokens()).unwrap_or(i64::MAX);
-        let (kind, active) = match engine.role() {
-            Stage::Plain | Stage::Prefill => ("prefill_tokens", tokens),
-            Stage::Decode => ("decode_blocks", held),
-        };
-        load.with_label_values(&[id[0], kind]).set(active);
-    }
-    registry
 }

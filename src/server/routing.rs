@@ -4,8 +4,9 @@
 //! object it started with. Counters, breakers and health of engines that stay are handed over.
 //! Source: contract §6, style-and-architecture §6.
 
+mod tokenizers;
+
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -21,6 +22,7 @@ use crate::server::names;
 use crate::server::secrets::{Secrets, SecretsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::workers::{RegistryError, WorkerRegistry};
+use tokenizers::{TokenizerKey, Tokenizers};
 
 /// Why a checked configuration could not be put to work; one variant per kind of cause.
 #[derive(Debug, Error)]
@@ -196,55 +198,6 @@ impl Routing {
     #[must_use]
     pub fn servable(&self) -> bool {
         self.models().any(|model| model.servable(&self.workers))
-    }
-}
-
-/// Modification time and size of the files around a tokenizer, to see whether they changed.
-type Stamp = Vec<(std::ffi::OsString, SystemTime, u64)>;
-
-type TokenizerKey = (std::path::PathBuf, Stamp);
-
-fn stamp(path: &Path) -> Stamp {
-    let folder = if path.is_dir() {
-        Some(path)
-    } else {
-        path.parent()
-    };
-    let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok());
-    let mut stamp: Stamp = entries
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let data = entry.metadata().ok()?;
-            Some((entry.file_name(), data.modified().ok()?, data.len()))
-        })
-        .collect();
-    stamp.sort();
-    stamp
-}
-
-/// Tokenizers loaded so far, by path and state of their files.
-struct Tokenizers(HashMap<TokenizerKey, Arc<Tokenizer>>);
-
-impl Tokenizers {
-    fn of(previous: Option<&Routing>) -> Self {
-        let models = previous.into_iter().flat_map(Routing::models);
-        let loaded = models.filter_map(|model| {
-            let key = model.tokenizer_key.clone()?;
-            Some((key, Arc::clone(model.tokenizer.as_ref()?)))
-        });
-        Self(loaded.collect())
-    }
-
-    fn load(&mut self, path: &Path) -> Result<(Arc<Tokenizer>, TokenizerKey), TokenizerError> {
-        let key = (path.to_owned(), stamp(path));
-        if let Some(tokenizer) = self.0.get(&key) {
-            return Ok((Arc::clone(tokenizer), key));
-        }
-        let tokenizer = Arc::new(Tokenizer::load(path)?);
-        self.0.insert(key.clone(), Arc::clone(&tokenizer));
-        Ok((tokenizer, key))
     }
 }
 

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use super::*;
 
 fn config(edit: impl Fn(&str) -> String) -> Arc<Config> {

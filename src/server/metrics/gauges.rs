@@ -1,0 +1,62 @@
+//! Gauges that are read from the engines when somebody scrapes, so that a removed engine
+//! disappears at once.
+
+use prometheus::{IntGaugeVec, Opts, Registry};
+use tokio::time::Instant;
+
+use crate::ids::Stage;
+use crate::workers::Members;
+
+/// Series of the engines that exist now.
+pub(super) fn of_engines(members: &Members) -> Registry {
+    let registry =
+        Registry::new_custom(Some("sgl_router".into()), None).expect("the prefix is a valid name");
+    let gauge = |name: &str, help: &str, labels: &[&str]| {
+        let gauge = IntGaugeVec::new(Opts::new(name, help), labels);
+        let gauge = gauge.expect("names and labels are valid");
+        registry
+            .register(Box::new(gauge.clone()))
+            .expect("every name is registered once");
+        gauge
+    };
+    let workers = gauge("workers", "registered engines", &["mode"]);
+    let health = gauge(
+        "worker_health",
+        "1 if the engine may be picked",
+        &["worker_url"],
+    );
+    let breaker = gauge(
+        "worker_cb_state",
+        "0 closed, 1 open, 2 half-open",
+        &["worker_url"],
+    );
+    let inflight = gauge("worker_inflight_requests", "guards held", &["worker_url"]);
+    let load = gauge(
+        "active_load",
+        "prompt tokens (plain, prefill) or requests (decode) held",
+        &["worker_url", "kind"],
+    );
+    for stage in Stage::ALL {
+        workers.with_label_values(&[stage.as_str()]).set(0);
+    }
+    let now = Instant::now();
+    for engine in members.all() {
+        let id = [engine.id().as_str()];
+        workers.with_label_values(&[engine.role().as_str()]).inc();
+        health
+            .with_label_values(&id)
+            .set(i64::from(engine.available(now)));
+        breaker
+            .with_label_values(&id)
+            .set(engine.breaker().state(now).0.gauge());
+        let held = i64::try_from(engine.inflight()).unwrap_or(i64::MAX);
+        inflight.with_label_values(&id).set(held);
+        let tokens = i64::try_from(engine.inflight_tokens()).unwrap_or(i64::MAX);
+        let (kind, active) = match engine.role() {
+            Stage::Plain | Stage::Prefill => ("prefill_tokens", tokens),
+            Stage::Decode => ("decode_blocks", held),
+        };
+        load.with_label_values(&[id[0], kind]).set(active);
+    }
+    registry
+}
