@@ -154,7 +154,11 @@ impl ShutdownSignalWatch for Signals {
         let mut interrupt = wait(SignalKind::interrupt());
         let mut quit = wait(SignalKind::quit());
         tokio::select! {
-            _ = quit.recv() => return ShutdownSignal::GracefulUpgrade,
+            _ = quit.recv() => {
+                // Pingora hands the sockets over and goes on serving for 5 s.
+                self.0.start_draining();
+                return ShutdownSignal::GracefulUpgrade;
+            }
             _ = interrupt.recv() => self.0.start_draining(),
             _ = terminate.recv() => self.drain(&mut terminate, &mut interrupt).await,
         }
