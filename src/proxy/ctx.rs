@@ -133,9 +133,10 @@ impl RequestCtx {
 
     /// The head has been read: start the clock, set what Pingora leaves unset.
     ///
-    /// A draining process gives every connection back after its answer. Otherwise a client could
-    /// send its next request just when the idle connection is closed, and lose it.
-    pub(crate) fn begin(&mut self, session: &mut Session, draining: bool) {
+    /// A process about to close gives every connection back after its answer (`parting`).
+    /// Otherwise a client could send its next request just when the idle connection is closed, and
+    /// lose it.
+    pub(crate) fn begin(&mut self, session: &mut Session, parting: bool) {
         self.arrived = Some(Instant::now());
         self.request_id = headers::request_id(&session.req_header().headers);
         let timeouts = &self.routing.config.timeouts;
@@ -144,7 +145,7 @@ impl RequestCtx {
         // A client may send its next request before the answer to this one (RFC 9112 §9.3.2).
         session.set_pipelining_enabled(true);
         // Off stays off: the client asked for a close, or the process is on its way out.
-        if draining {
+        if parting {
             session.set_keepalive(None);
         } else if session.get_keepalive().is_some() {
             session.set_keepalive(Some(crate::proxy::CLIENT_KEEPALIVE_SECS));

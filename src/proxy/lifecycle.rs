@@ -26,6 +26,9 @@ const JANITOR_TICK: Duration = Duration::from_millis(50);
 /// How often host names of engines are resolved again.
 const NAMES_TICK: Duration = Duration::from_secs(30);
 
+/// How long before the listeners close answers begin to end their connections.
+const PARTING: Duration = Duration::from_secs(1);
+
 /// Ends overdue exchanges.
 #[derive(Debug)]
 pub struct Janitor(pub Arc<App>);
@@ -157,6 +160,7 @@ impl ShutdownSignalWatch for Signals {
             _ = quit.recv() => {
                 // Pingora hands the sockets over and goes on serving for 5 s.
                 self.0.start_draining();
+                self.0.start_parting();
                 return ShutdownSignal::GracefulUpgrade;
             }
             _ = interrupt.recv() => self.0.start_draining(),
@@ -175,8 +179,14 @@ impl Signals {
             drain_secs = drain.as_secs(),
             "draining: not ready, still serving"
         );
+        let parting = PARTING.min(drain);
+        let pause = async {
+            tokio::time::sleep(drain - parting).await;
+            self.0.start_parting();
+            tokio::time::sleep(parting).await;
+        };
         tokio::select! {
-            () = tokio::time::sleep(drain) => {}
+            () = pause => {}
             _ = terminate.recv() => tracing::info!("second SIGTERM: drain cut short"),
             _ = interrupt.recv() => tracing::info!("SIGINT: drain cut short"),
         }

@@ -113,7 +113,7 @@ impl ProxyHttp for EdgeProxy {
         session: &mut Session,
         ctx: &mut RequestCtx,
     ) -> Result<()> {
-        ctx.begin(session, self.app.draining());
+        ctx.begin(session, self.app.parting());
         Ok(())
     }
 

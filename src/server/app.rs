@@ -39,6 +39,7 @@ pub struct App {
     /// routing: the log level.
     pub on_reload: fn(&Config),
     draining: AtomicBool,
+    parting: AtomicBool,
 }
 
 impl App {
@@ -59,6 +60,7 @@ impl App {
             rooms: Rooms::default(),
             on_reload: |_| {},
             draining: AtomicBool::new(false),
+            parting: AtomicBool::new(false),
         }
     }
 
@@ -79,6 +81,17 @@ impl App {
     /// From now on `/readyz` says no; work is still served.
     pub fn start_draining(&self) {
         self.draining.store(true, Ordering::Release);
+    }
+
+    /// From now on every answer ends its connection, because connections are about to be closed.
+    pub fn start_parting(&self) {
+        self.parting.store(true, Ordering::Release);
+    }
+
+    /// Whether connections are about to be closed.
+    #[must_use]
+    pub fn parting(&self) -> bool {
+        self.parting.load(Ordering::Acquire)
     }
 
     /// Whether the process is on its way out.
