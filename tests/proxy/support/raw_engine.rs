@@ -119,8 +119,7 @@ async fn follow(mut socket: TcpStream, script: &[Step], seen: &AtomicU32) -> std
     }
 }
 
-/// Reads one request with a length; false at the end of the connection.
-/// Reads one request; whether it was a POST, or nothing when the peer has closed.
+/// Reads one request; whether it was a chat, or nothing when the peer has closed.
 async fn read_request(socket: &mut TcpStream) -> std::io::Result<Option<bool>> {
     let mut bytes = Vec::new();
     loop {
@@ -129,7 +128,7 @@ async fn read_request(socket: &mut TcpStream) -> std::io::Result<Option<bool>> {
             let length = head.split("content-length:").nth(1);
             let length = length.and_then(|rest| rest.split("\r\n").next()?.trim().parse().ok());
             if bytes.len() >= end + 4 + length.unwrap_or(0) {
-                return Ok(Some(bytes.starts_with(b"POST")));
+                return Ok(Some(bytes.starts_with(b"POST /v1/chat")));
             }
         }
         if socket.read_buf(&mut bytes).await? == 0 {
