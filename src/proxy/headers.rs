@@ -240,3 +240,6 @@ pub(crate) fn edge_headers(ctx: &RequestCtx) -> Vec<(&'static str, String)> {
     }
     headers
 }
+
+#[cfg(test)]
+mod tests;
