@@ -4,6 +4,7 @@
 //! it on every path: success, refusal, disconnect, panic. Source: pingora-notes §6.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -25,6 +26,9 @@ use crate::server::prepare::Prepared;
 use crate::server::routing::Routing;
 use crate::server::select::Selection;
 use crate::server::sse::StreamWatch;
+
+/// How soon a pooled connection that the engine had closed already shows it.
+const STALE_WITHIN: Duration = Duration::from_millis(100);
 
 /// How the client's body stands when the engine connection is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -179,15 +183,20 @@ impl RequestCtx {
         Ok(())
     }
 
-    /// Whether the request may go out a second time: once, while nothing of an answer has come, if
-    /// its body can be replayed and nobody ended it.
+    /// Whether the request may go out a second time: once, when its pooled connection turned out
+    /// closed at once and before anything of an answer came. Later the engine may have worked on
+    /// it. A pair is never resent: its prefill leg has begun.
     pub(crate) fn may_resend(&mut self) -> bool {
-        let ended = self
-            .dispatch
-            .as_ref()
-            .is_none_or(|dispatch| dispatch.exchange.cause().is_some());
-        let may = !self.resent
-            && !ended
+        let Some(dispatch) = &self.dispatch else {
+            return false;
+        };
+        let at_once = dispatch
+            .connected_at
+            .is_some_and(|at| at.elapsed() < STALE_WITHIN);
+        let may = at_once
+            && !self.resent
+            && dispatch.room.is_none()
+            && dispatch.exchange.cause().is_none()
             && self.answered.status.is_none()
             && self.body_state == BodyState::Complete;
         self.resent |= may;

@@ -155,6 +155,10 @@ impl BackgroundService for HealthChecks {
                     running.push(probe.run());
                 }
             } else {
+                // Switched on again, every engine starts with a clean record.
+                idle.clear();
+                running.clear();
+                running_at.clear();
                 self.all_healthy();
             }
             tokio::select! {

@@ -98,8 +98,12 @@ fn settle(app: &App, error: Option<&Error>, end: &'static str, ctx: &mut Request
         return;
     };
     dispatch.exchange.disarm();
-    if let (None, Some(alive)) = (error, dispatch.prefill_alive.take()) {
-        // The prefill leg need not care any more whether somebody waits.
+    if error.is_none()
+        && in_band == LegOutcome::Success
+        && let Some(alive) = dispatch.prefill_alive.take()
+    {
+        // Decode has all it needed of prefill. After a refusal of decode's, prefill is left
+        // without a partner and must not be blamed for that.
         let _ = alive.send(());
     }
     match error {
