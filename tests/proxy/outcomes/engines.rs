@@ -200,12 +200,13 @@ async fn engine_two() -> Engine {
 
 #[tokio::test]
 async fn nonsense_from_an_engine_is_502() {
-    for answer in [
-        "SSH-2.0-OpenSSH_9\r\n",
-        "HTTP/1.1 abc\r\n\r\n",
-        "\0\0\0\0\0\0\0\0\r\n\r\n",
+    for script in [
+        vec![say("SSH-2.0-OpenSSH_9\r\n")],
+        vec![say("HTTP/1.1 abc\r\n\r\n")],
+        vec![say("\0\0\0\0\0\0\0\0\r\n\r\n")],
+        vec![say("HTTP/1.1 2"), Step::Wait(50), Step::Reset],
     ] {
-        let engine = raw_engine::start(vec![say(answer)]).await;
+        let engine = raw_engine::start(script).await;
         let proxy = Proxy::start(engine.settings()).await;
         refused(&proxy, &small(), 502, "upstream_unreachable").await;
         proxy.finish().await;
