@@ -10,33 +10,54 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
-use pingora::Result;
 use pingora::http::RequestHeader;
+use pingora::{Error, ErrorType, Result};
+use tokio::sync::Semaphore;
 
 use crate::config::Timeouts;
 use crate::proxy::engine_call::{self, EngineClient};
 use crate::proxy::peer;
 use crate::workers::Worker;
 
-/// Time for one abort call.
+/// Time for one abort call, waiting for its turn included.
 const LIMIT: Duration = Duration::from_secs(5);
+
+/// Abort calls at the same time: when thousands of clients leave at once, engines must not be
+/// flooded with connections. A call that does not get its turn is given up; closing the connection
+/// has told the engine already.
+const AT_ONCE: usize = 256;
+
+/// Turns for abort calls.
+#[derive(Debug, Clone)]
+pub(crate) struct Turns(Arc<Semaphore>);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(AT_ONCE)))
+    }
+}
 
 /// Aborts `rid` on `engine`, beside everything else. `authorization` is the client's, which the
 /// engine may demand.
 pub(crate) fn start(
+    turns: &Turns,
     engines: &EngineClient,
     engine: &Arc<Worker>,
     rid: &str,
     authorization: Option<HeaderValue>,
     timeouts: &Timeouts,
 ) {
-    let (engines, engine) = (engines.clone(), Arc::clone(engine));
+    let (turns, engines, engine) = (turns.clone(), engines.clone(), Arc::clone(engine));
     let body = serde_json::json!({"rid": rid, "abort_all": false});
     let timeouts = timeouts.clone();
     engine_call::spawn(async move {
         let body = Bytes::from(body.to_string());
-        let sent = send(&engines, &engine, body, authorization, &timeouts).await;
-        match sent {
+        let sent = async {
+            let _turn = turns.0.acquire().await;
+            send(&engines, &engine, body, authorization, &timeouts).await
+        };
+        let sent = tokio::time::timeout(LIMIT, sent).await;
+        match sent.unwrap_or_else(|_| Err(Error::new_up(ErrorType::ReadTimedout))) {
             Ok(status) => tracing::debug!(engine = %engine.id(), status, "abort sent"),
             Err(error) => tracing::debug!(engine = %engine.id(), %error, "abort not delivered"),
         }

@@ -19,7 +19,6 @@ use pingora_proxy::Session;
 
 use crate::proxy::ctx::{BodyState, RequestCtx};
 use crate::server::ApiError;
-use crate::server::app::App;
 use crate::server::budget::Share;
 use crate::server::json_end::JsonEnd;
 
@@ -80,7 +79,6 @@ fn announced(session: &Session, max_body: u64) -> Result<Option<u64>, ApiError> 
 /// many bytes, 408 when the client falls silent; or the client is gone.
 pub(crate) async fn read(
     session: &mut Session,
-    app: &App,
     ctx: &RequestCtx,
     share: &mut Share,
 ) -> Result<Body, ReadError> {
@@ -110,7 +108,7 @@ pub(crate) async fn read(
         }
     }
     if !reader.session.is_body_done() || !replayable(reader.session) {
-        tracing::error!(app = ?app.live.len(), "request body is not in the state Pingora forwards from");
+        tracing::error!("request body is not in the state Pingora forwards from");
         return Err(ApiError::Internal.into());
     }
     Ok(Body {

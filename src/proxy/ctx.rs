@@ -180,6 +180,10 @@ impl RequestCtx {
         if is_event_stream(&response.headers) && response.status.is_success() {
             self.answered.watch = Some(StreamWatch::default());
         }
+        if has_no_body(response) {
+            // No piece will tell that the answer has ended.
+            self.engine_finished();
+        }
         Ok(())
     }
 
@@ -260,6 +264,13 @@ impl EngineAnswered {
         let in_band = self.watch.as_ref().and_then(StreamWatch::error);
         LegOutcome::of_status(in_band.or(self.status).unwrap_or(500))
     }
+}
+
+/// Whether an answer ends with its head.
+fn has_no_body(response: &ResponseHeader) -> bool {
+    let length = response.headers.get(http::header::CONTENT_LENGTH);
+    matches!(response.status.as_u16(), 204 | 304)
+        || length.is_some_and(|length| length.as_bytes() == b"0")
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {

@@ -1,7 +1,7 @@
 //! The door of the data listener: one HTTP application around Pingora's proxy.
 //!
-//! Counts connections against `limits.max_connections`. Bounds the time for a request head, which Pingora bounds only per read, and the idle time of a
-//! connection with it. The clock travels as the connection context that Pingora hands to
+//! Counts connections against `limits.max_connections`. Bounds the time for a request head, which
+//! Pingora bounds only per read, and the idle time of a connection with it. The clock travels as the connection context that Pingora hands to
 //! `on_connection_reuse` once a head is complete; a clock that runs out before that drops the
 //! connection. Source: contract §2 `timeouts.client_header`, pingora-notes §11.
 

@@ -59,6 +59,7 @@ pub struct EdgeProxy {
     app: Arc<App>,
     wires: Arc<WireTable>,
     engines: EngineClient,
+    aborts: abort::Turns,
 }
 
 impl EdgeProxy {
@@ -70,6 +71,7 @@ impl EdgeProxy {
             app,
             wires: Arc::default(),
             engines: EngineClient::new(pools),
+            aborts: abort::Turns::default(),
         }
     }
 
@@ -274,7 +276,14 @@ impl EdgeProxy {
             let authorization = session.get_header(http::header::AUTHORIZATION).cloned();
             let timeouts = &ctx.routing.config.timeouts;
             let engine = dispatch.main.engine();
-            abort::start(&self.engines, engine, rid, authorization, timeouts);
+            abort::start(
+                &self.aborts,
+                &self.engines,
+                engine,
+                rid,
+                authorization,
+                timeouts,
+            );
         }
     }
 

@@ -1,6 +1,6 @@
 //! The end of a request: outcome of the answering leg, metrics, one access line.
 //!
-//! Prints ids, counts and times; never a body, a key, prompt text or an address.
+//! Prints ids, counts and times; never a body, a key or prompt text.
 //! Source: http-and-operations §18, §19.
 
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::server::live::EndCause;
 
 /// How an exchange ended, for logs and `stream_outcome_total`.
 fn end_label(error: Option<&Error>, ctx: &RequestCtx) -> &'static str {
-    if ctx.refusal.is_some() && ctx.dispatch.is_none() {
+    let refused = ctx.refusal.as_ref();
+    if refused.is_some_and(|refusal| ctx.dispatch.is_none() || refusal.status() < 500) {
         return "refused";
     }
     let cause = ctx

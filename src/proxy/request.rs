@@ -89,7 +89,7 @@ impl EdgeProxy {
         }
         ctx.inflight = Some(inflight);
         let mut buffered = app.buffered.share();
-        let body = body::read(session, &app, ctx, &mut buffered).await?;
+        let body = body::read(session, ctx, &mut buffered).await?;
         ctx.buffered = Some(buffered);
         ctx.body_state = body.state;
         ctx.body_bytes = u64::try_from(body.bytes.len()).unwrap_or(u64::MAX);
