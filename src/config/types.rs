@@ -15,7 +15,7 @@ pub use sampling::{Allowed, Conflict, Number, Sampling, SamplingParam};
 
 use crate::config::ConfigError;
 use crate::ids::{BucketId, ModelId, WorkerId};
-use crate::policies::{AdmissionLimits, PolicyParams};
+use crate::policies::{AdmissionLimits, PolicyParams, Requirements};
 use crate::workers::{BreakerParams, WorkerSpec};
 
 /// One whole file.
@@ -216,6 +216,17 @@ pub struct Model {
     pub buckets: Vec<Bucket>,
 }
 
+impl Model {
+    /// What its requests must be prepared with: the needs of every group of every bucket.
+    #[must_use]
+    pub fn requirements(&self) -> Requirements {
+        let groups = self.buckets.iter().flat_map(|bucket| bucket.groups.iter());
+        groups.fold(Requirements::default(), |needs, group| {
+            needs.and(Requirements::of(&group.policy, &group.admission))
+        })
+    }
+}
+
 /// One bucket: which requests it takes and the groups that serve them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bucket {
@@ -256,6 +267,17 @@ pub enum Groups {
         /// Takes decode engines only.
         decode: Group,
     },
+}
+
+impl Groups {
+    /// The one group, or prefill and then decode.
+    pub fn iter(&self) -> impl Iterator<Item = &Group> {
+        let (first, second) = match self {
+            Self::Plain(group) => (group, None),
+            Self::Pd { prefill, decode } => (prefill, Some(decode)),
+        };
+        std::iter::once(first).chain(second)
+    }
 }
 
 /// Which engines a group may use and how it chooses.

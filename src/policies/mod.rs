@@ -12,6 +12,7 @@ mod params;
 mod power_of_two;
 mod pressure;
 mod random;
+mod requirements;
 mod round_robin;
 
 use std::fmt;
@@ -29,6 +30,7 @@ pub use params::{PolicyParams, PowerOfTwoParams};
 pub use power_of_two::PowerOfTwoPolicy;
 pub use pressure::{Pressure, compare as compare_pressure};
 pub use random::RandomPolicy;
+pub use requirements::Requirements;
 pub use round_robin::RoundRobinPolicy;
 
 use crate::ids::{BucketId, ModelId, Stage};

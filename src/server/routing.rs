@@ -17,7 +17,7 @@ use crate::buckets::{
 };
 use crate::config::{self, Config};
 use crate::ids::{ModelId, Stage};
-use crate::policies::{self, PolicyServices};
+use crate::policies::{self, PolicyServices, Requirements};
 use crate::server::names;
 use crate::server::secrets::{Secrets, SecretsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -62,6 +62,8 @@ pub struct ModelRouting {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// What its requests may ask of sampling.
     pub sampling: config::Sampling,
+    /// What its requests must be prepared with: the needs of all its groups.
+    pub requirements: Requirements,
     /// The configured path and the state of the files there when the tokenizer was loaded.
     tokenizer_key: Option<TokenizerKey>,
 }
@@ -228,6 +230,7 @@ fn build_model(
         resolver,
         tokenizer,
         sampling: model.sampling.clone(),
+        requirements: model.requirements(),
         tokenizer_key,
     })
 }
