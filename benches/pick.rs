@@ -58,6 +58,7 @@ fn pick(c: &mut Criterion) {
                     token_ids: None,
                     session_key: None,
                     routing_key: None,
+                    explain: None,
                 };
                 let id = BenchmarkId::new(format!("{}/{label}", params.kind()), engines);
                 group.bench_function(id, |b| {

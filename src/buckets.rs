@@ -15,6 +15,7 @@ pub use group::EngineGroup;
 pub use resolver::{BucketResolver, ResolverError};
 
 use crate::ids::{BucketId, ModelId, Stage};
+use crate::policies::explain::Explanation;
 use crate::policies::{Pick, PickError, PickRequest};
 use crate::workers::WorkerRegistry;
 
@@ -65,6 +66,8 @@ pub struct BucketRequest<'a> {
     pub session_key: Option<&'a str>,
     /// Routing-key header value.
     pub routing_key: Option<&'a str>,
+    /// Where to write down what is seen, for a request that is only explained.
+    pub explain: Option<&'a Explanation>,
 }
 
 /// The groups of a bucket: plain, or both halves of a pair.
@@ -205,6 +208,7 @@ impl Bucket {
             token_ids: request.token_ids,
             session_key: request.session_key,
             routing_key: request.routing_key,
+            explain: request.explain,
         };
         group
             .pick(workers, &request)

@@ -7,6 +7,7 @@ use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
 
 use crate::ids::{ModelId, Stage, WorkerId};
+use crate::policies::explain::NotCandidate;
 use crate::policies::{Pick, PickError, PickRequest, Policy};
 use crate::workers::{Members, Worker, WorkerRegistry};
 
@@ -93,6 +94,19 @@ impl EngineGroup {
             available = usable.cloned().collect();
             available.as_slice()
         };
+        let result = self.ask(candidates, request).await;
+        if let Some(explain) = request.explain {
+            let engines = self.traces(&resolved, now);
+            explain.group(request.stage, self.policy.kind(), engines, &result);
+        }
+        result
+    }
+
+    async fn ask(
+        &self,
+        candidates: &[Arc<Worker>],
+        request: &PickRequest<'_>,
+    ) -> Result<Pick, PickError> {
         if candidates.is_empty() {
             return Err(PickError::NoCandidates);
         }
@@ -107,6 +121,31 @@ impl EngineGroup {
         }
     }
 
+    /// Every engine of the model and role, with the reason against it.
+    fn traces(&self, resolved: &Resolved, now: Instant) -> Vec<(WorkerId, Option<NotCandidate>)> {
+        let against = |engine: &Worker| {
+            if !self.is_member(engine) {
+                Some(NotCandidate::NotAMember)
+            } else if !engine.healthy() {
+                Some(NotCandidate::Unhealthy)
+            } else if !engine.available(now) {
+                Some(NotCandidate::BreakerOpen)
+            } else {
+                None
+            }
+        };
+        let all = resolved.snapshot.of(&resolved.model, resolved.stage);
+        all.iter()
+            .map(|engine| (engine.id().clone(), against(engine)))
+            .collect()
+    }
+
+    fn is_member(&self, engine: &Worker) -> bool {
+        self.worker_ids
+            .as_ref()
+            .is_none_or(|ids| ids.contains(engine.id()))
+    }
+
     fn members(&self, workers: &WorkerRegistry, model: &ModelId, stage: Stage) -> Arc<Resolved> {
         let snapshot = workers.members();
         if let Some(resolved) = self.resolved.load_full()
@@ -116,15 +155,10 @@ impl EngineGroup {
         {
             return resolved;
         }
-        let member = |engine: &&Arc<Worker>| {
-            self.worker_ids
-                .as_ref()
-                .is_none_or(|ids| ids.contains(engine.id()))
-        };
         let engines = snapshot
             .of(model, stage)
             .iter()
-            .filter(member)
+            .filter(|engine| self.is_member(engine))
             .cloned()
             .collect();
         let resolved = Arc::new(Resolved {

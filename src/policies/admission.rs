@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use crate::ids::WorkerId;
 use crate::policies::PickError;
+use crate::policies::explain::Explanation;
 use crate::state::LoadSnapshot;
 use crate::workers::Worker;
 
@@ -209,6 +210,23 @@ impl EngineAdmission for AdmissionLimits {
     }
 }
 
+/// Asks whether `engine` may take one more request, and records the answer where asked to.
+///
+/// # Errors
+/// The checker's own.
+pub(crate) fn ask(
+    admission: &dyn EngineAdmission,
+    engine: &Worker,
+    snapshot: &LoadSnapshot,
+    explain: Option<&Explanation>,
+) -> Result<Admission, PickError> {
+    let answer = admission.check(engine, &EngineMetrics::observe(engine, snapshot))?;
+    if let Some(explain) = explain {
+        explain.checked(engine, answer);
+    }
+    Ok(answer)
+}
+
 /// Checks one chosen engine and turns a refusal into [`PickError::AdmissionRejected`].
 ///
 /// # Errors
@@ -217,8 +235,9 @@ pub(crate) fn require(
     admission: &dyn EngineAdmission,
     engine: &Worker,
     snapshot: &LoadSnapshot,
+    explain: Option<&Explanation>,
 ) -> Result<(), PickError> {
-    match admission.check(engine, &EngineMetrics::observe(engine, snapshot))? {
+    match ask(admission, engine, snapshot, explain)? {
         Admission::Allow => Ok(()),
         Admission::Reject(limit) => Err(PickError::AdmissionRejected(Rejection {
             engine: engine.id().clone(),
@@ -238,11 +257,12 @@ pub(crate) fn filter(
     admission: &dyn EngineAdmission,
     engines: &[Arc<Worker>],
     snapshot: &LoadSnapshot,
+    explain: Option<&Explanation>,
 ) -> Result<Vec<Arc<Worker>>, PickError> {
     let mut admitted = Vec::with_capacity(engines.len());
     let mut rejections = Vec::new();
     for engine in engines {
-        match admission.check(engine, &EngineMetrics::observe(engine, snapshot))? {
+        match ask(admission, engine, snapshot, explain)? {
             Admission::Allow => admitted.push(Arc::clone(engine)),
             Admission::Reject(limit) => rejections.push(Rejection {
                 engine: engine.id().clone(),

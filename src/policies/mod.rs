@@ -7,6 +7,7 @@
 pub mod admission;
 mod draw;
 mod error;
+pub mod explain;
 mod kind;
 mod params;
 mod power_of_two;
@@ -25,6 +26,7 @@ pub use admission::{
 };
 pub use draw::{Draw, SeededDraw, ThreadDraw};
 pub use error::{Disposition, PickError};
+use explain::Explanation;
 pub use kind::PolicyKind;
 pub use params::{PolicyParams, PowerOfTwoParams};
 pub use power_of_two::PowerOfTwoPolicy;
@@ -59,6 +61,9 @@ pub struct PickRequest<'a> {
     pub session_key: Option<&'a str>,
     /// Routing-key header value, likewise.
     pub routing_key: Option<&'a str>,
+    /// Where to write down what is seen. With it a pick must change nothing: no cursor, binding or
+    /// counter.
+    pub explain: Option<&'a Explanation>,
 }
 
 /// Why a policy chose an engine; the closed set of metric and log labels.

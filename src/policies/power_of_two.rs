@@ -9,6 +9,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::policies::admission::{self, EngineAdmission};
+use crate::policies::explain::{Compared, LoadSource};
 use crate::policies::pressure::{self, Pressure};
 use crate::policies::{
     BoxFuture, Draw, Pick, PickError, PickRequest, Policy, PolicyKind, PowerOfTwoParams, Reason,
@@ -52,7 +53,7 @@ impl PowerOfTwoPolicy {
         }
         let snapshot = self.loads.capture();
         let engine = self.winner(engines, request, &snapshot);
-        admission::require(self.admission.as_ref(), engine, &snapshot)?;
+        admission::require(self.admission.as_ref(), engine, &snapshot, request.explain)?;
         Ok(Pick {
             engine: Arc::clone(engine),
             reason: Reason::PowerOfTwo,
@@ -67,21 +68,43 @@ impl PowerOfTwoPolicy {
         snapshot: &LoadSnapshot,
     ) -> &'e Arc<Worker> {
         let mut sample = Sample::new(engines.len(), self.params.choices());
-        let mut best = &engines[sample.next(self.draw.as_ref())];
-        if sample.left == 0 {
-            return best;
-        }
-        let mut best_pressure = Pressure::observe(best, snapshot);
-        while sample.left > 0 {
-            let rival = &engines[sample.next(self.draw.as_ref())];
-            let rival_pressure = Pressure::observe(rival, snapshot);
-            if pressure::compare(request.stage, &best_pressure, &rival_pressure)
-                == Ordering::Greater
-            {
-                (best, best_pressure) = (rival, rival_pressure);
+        let mut drawn = Vec::new();
+        let mut draw = || {
+            let engine = &engines[sample.next(self.draw.as_ref())];
+            if request.explain.is_some() {
+                drawn.push(engine);
+            }
+            (engine, sample.left)
+        };
+        let (mut best, mut left) = draw();
+        if left > 0 {
+            let mut best_pressure = Pressure::observe(best, snapshot);
+            while left > 0 {
+                let rival;
+                (rival, left) = draw();
+                let rival_pressure = Pressure::observe(rival, snapshot);
+                if pressure::compare(request.stage, &best_pressure, &rival_pressure)
+                    == Ordering::Greater
+                {
+                    (best, best_pressure) = (rival, rival_pressure);
+                }
             }
         }
+        if let Some(explain) = request.explain {
+            explain.compared(compared(&drawn, snapshot));
+        }
         best
+    }
+}
+
+fn compared(drawn: &[&Arc<Worker>], snapshot: &LoadSnapshot) -> Compared {
+    let native = |engine: &&Arc<Worker>| Pressure::observe(engine, snapshot).is_native();
+    Compared::PowerOfTwo {
+        sampled: drawn.iter().map(|engine| engine.id().clone()).collect(),
+        source: match drawn.iter().all(native) {
+            true => LoadSource::Reports,
+            false => LoadSource::Inflight,
+        },
     }
 }
 

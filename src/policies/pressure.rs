@@ -32,6 +32,12 @@ impl<'a> Pressure<'a> {
         }
     }
 
+    /// Whether its report has what a comparison by reports needs.
+    #[must_use]
+    pub fn is_native(&self) -> bool {
+        self.native().is_some()
+    }
+
     fn native(&self) -> Option<(&'a EngineLoad, &'a NativeLoad)> {
         let report = self.report?;
         Some((report, report.native.as_ref()?))

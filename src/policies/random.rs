@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::policies::admission::{self, EngineAdmission};
+use crate::policies::explain::{Compared, Explanation};
 use crate::policies::{BoxFuture, Draw, Pick, PickError, PickRequest, Policy, PolicyKind, Reason};
 use crate::state::EngineLoadTable;
 use crate::workers::Worker;
@@ -37,15 +38,21 @@ impl RandomPolicy {
         }
     }
 
-    fn choose(&self, engines: &[Arc<Worker>]) -> Result<Pick, PickError> {
+    fn choose(
+        &self,
+        engines: &[Arc<Worker>],
+        explain: Option<&Explanation>,
+    ) -> Result<Pick, PickError> {
         if engines.is_empty() {
             return Err(PickError::NoCandidates);
         }
-        if self.admission.admits_everything() {
+        if let Some(explain) = explain {
+            explain.compared(Compared::Random {});
+        } else if self.admission.admits_everything() {
             return Ok(self.drawn(engines));
         }
         let snapshot = self.loads.capture();
-        let admitted = admission::filter(self.admission.as_ref(), engines, &snapshot)?;
+        let admitted = admission::filter(self.admission.as_ref(), engines, &snapshot, explain)?;
         Ok(self.drawn(&admitted))
     }
 }
@@ -58,8 +65,8 @@ impl Policy for RandomPolicy {
     fn pick<'a>(
         &'a self,
         engines: &'a [Arc<Worker>],
-        _request: &'a PickRequest<'a>,
+        request: &'a PickRequest<'a>,
     ) -> BoxFuture<'a, Result<Pick, PickError>> {
-        Box::pin(std::future::ready(self.choose(engines)))
+        Box::pin(std::future::ready(self.choose(engines, request.explain)))
     }
 }

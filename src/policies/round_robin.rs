@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::policies::admission::{self, EngineAdmission};
+use crate::policies::explain::{Compared, Explanation};
 use crate::policies::{BoxFuture, Pick, PickError, PickRequest, Policy, PolicyKind, Reason};
 use crate::state::EngineLoadTable;
 use crate::workers::Worker;
@@ -30,23 +31,40 @@ impl RoundRobinPolicy {
         }
     }
 
-    fn turn<'e>(&self, engines: &'e [Arc<Worker>]) -> Option<&'e Arc<Worker>> {
+    fn turn<'e>(
+        &self,
+        engines: &'e [Arc<Worker>],
+        explain: Option<&Explanation>,
+    ) -> Option<&'e Arc<Worker>> {
         if engines.is_empty() {
             return None;
         }
-        engines.get(self.cursor.fetch_add(1, Ordering::Relaxed) % engines.len())
+        let cursor = match explain {
+            Some(_) => self.cursor.load(Ordering::Relaxed),
+            None => self.cursor.fetch_add(1, Ordering::Relaxed),
+        };
+        engines.get(cursor % engines.len())
     }
 
-    fn choose(&self, engines: &[Arc<Worker>]) -> Result<Pick, PickError> {
+    fn choose(
+        &self,
+        engines: &[Arc<Worker>],
+        explain: Option<&Explanation>,
+    ) -> Result<Pick, PickError> {
         if engines.is_empty() {
             return Err(PickError::NoCandidates);
         }
-        let engine = if self.admission.admits_everything() {
-            self.turn(engines).cloned()
+        if let Some(explain) = explain {
+            explain.compared(Compared::RoundRobin {
+                cursor: self.cursor.load(Ordering::Relaxed),
+            });
+        }
+        let engine = if explain.is_none() && self.admission.admits_everything() {
+            self.turn(engines, explain).cloned()
         } else {
             let snapshot = self.loads.capture();
-            let admitted = admission::filter(self.admission.as_ref(), engines, &snapshot)?;
-            self.turn(&admitted).cloned()
+            let admitted = admission::filter(self.admission.as_ref(), engines, &snapshot, explain)?;
+            self.turn(&admitted, explain).cloned()
         };
         engine
             .map(|engine| Pick {
@@ -65,9 +83,9 @@ impl Policy for RoundRobinPolicy {
     fn pick<'a>(
         &'a self,
         engines: &'a [Arc<Worker>],
-        _request: &'a PickRequest<'a>,
+        request: &'a PickRequest<'a>,
     ) -> BoxFuture<'a, Result<Pick, PickError>> {
-        Box::pin(std::future::ready(self.choose(engines)))
+        Box::pin(std::future::ready(self.choose(engines, request.explain)))
     }
 }
 
@@ -96,7 +114,7 @@ mod tests {
             Arc::new(Worker::new(spec, None))
         });
         let turns: Vec<_> = (0..3)
-            .map(|_| policy.turn(&engines).unwrap().id().as_str())
+            .map(|_| policy.turn(&engines, None).unwrap().id().as_str())
             .collect();
         assert_eq!(turns, ["b", "a", "b"]);
     }

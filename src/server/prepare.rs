@@ -56,6 +56,7 @@ impl Prepared {
             token_ids: self.prompt.token_ids.as_deref(),
             session_key: None,
             routing_key: None,
+            explain: None,
         }
     }
 }

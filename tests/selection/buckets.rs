@@ -174,6 +174,7 @@ fn every_fact_reaches_both_policies_unchanged_with_the_buckets_own_id() {
         token_ids: Some(&[5, 6, 7]),
         session_key: Some("session"),
         routing_key: Some("route"),
+        explain: None,
     };
     let bare = BucketRequest {
         model: &model,
@@ -182,6 +183,7 @@ fn every_fact_reaches_both_policies_unchanged_with_the_buckets_own_id() {
         token_ids: None,
         session_key: None,
         routing_key: None,
+        explain: None,
     };
     for request in [full, bare] {
         let journal = Journal::default();

@@ -13,6 +13,7 @@ mod bucket_loop;
 mod bucket_loop_worked;
 mod buckets;
 mod dispatch;
+mod explain;
 mod groups;
 mod groups_follow;
 mod power_of_two;

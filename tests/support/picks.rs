@@ -28,6 +28,7 @@ pub(crate) fn facts(model: &ModelId) -> BucketRequest<'_> {
         token_ids: None,
         session_key: None,
         routing_key: None,
+        explain: None,
     }
 }
 
@@ -41,6 +42,7 @@ fn at<'a>(model: &'a ModelId, stage: Stage, bucket: &'a BucketId) -> PickRequest
         token_ids: None,
         session_key: None,
         routing_key: None,
+        explain: None,
     }
 }
 
