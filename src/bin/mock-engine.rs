@@ -63,6 +63,9 @@ struct Arguments {
     /// Announce HTTP/2 with prior knowledge in /server_info.
     #[arg(long)]
     enable_http2: bool,
+    /// Demand this bearer everywhere but on health, readiness and metrics, like a real engine.
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
     /// Do not keep requests; for load tests.
     #[arg(long)]
     no_record: bool,
@@ -128,6 +131,7 @@ impl Arguments {
             max_queued_requests: self.max_queued_requests,
             context_length: self.context_length,
             enable_http2: self.enable_http2,
+            api_key: self.api_key.clone(),
             record: !self.no_record,
             ..EngineConfig::default()
         }

@@ -4,6 +4,7 @@
 //! never both: the registry would refuse the mix (design §7), so the file is refused first.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use crate::config::models::Taken;
 use crate::config::reader::{At, Fields, Place, Problems, Read, found, short};
@@ -13,6 +14,15 @@ use crate::ids::{ModelId, Stage, WorkerId};
 use crate::workers::{EngineUrl, WorkerSpec};
 
 const SOURCES: [&str; 3] = ["static", "file", "kubernetes"];
+const KEYS: [&str; 4] = ["static", "file", "kubernetes", "api_key_file"];
+
+/// What the `engines` section says.
+pub(super) struct Engines {
+    /// The engines by name.
+    pub(super) list: Vec<WorkerSpec>,
+    /// Where the key stands that they demand of the router's own calls.
+    pub(super) api_key_file: Option<PathBuf>,
+}
 
 /// What the engines of one model must not share or mix.
 #[derive(Default)]
@@ -30,9 +40,10 @@ pub(super) fn engines(
     model: &Fields<'_>,
     model_id: &ModelId,
     taken: &mut Taken,
-) -> Option<Vec<WorkerSpec>> {
-    let fields = problems.section(model, "engines", &SOURCES)?;
+) -> Option<Engines> {
+    let fields = problems.section(model, "engines", &KEYS)?;
     let before = problems.count();
+    let api_key_file = problems.optional(&fields, "api_key_file", path);
     let set: Vec<&str> = SOURCES
         .into_iter()
         .filter(|key| fields.get(key).is_some())
@@ -63,7 +74,10 @@ pub(super) fn engines(
     if problems.count() > before {
         return None;
     }
-    engines.into_iter().collect()
+    Some(Engines {
+        list: engines.into_iter().collect::<Option<_>>()?,
+        api_key_file: api_key_file?,
+    })
 }
 
 fn engine(

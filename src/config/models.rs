@@ -71,15 +71,21 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
     // Where the id is unusable, engines are still read, for their own problems.
     let model_id = ModelId::from(id.clone().unwrap_or_default());
     let engines = engines::engines(problems, &fields, &model_id, taken);
-    unbuilt::model_settings(problems, &fields, engines.as_deref());
+    unbuilt::model_settings(
+        problems,
+        &fields,
+        engines.as_ref().map(|engines| engines.list.as_slice()),
+    );
     let buckets = buckets::buckets(problems, &fields);
     id?;
+    let engines = engines?;
     Some(Model {
         id: model_id,
         aliases: aliases?,
         tokenizer: tokenizer?,
         sampling: sampling?,
-        engines: engines?,
+        engines: engines.list,
+        engine_api_key_file: engines.api_key_file,
         buckets: buckets?,
     })
 }

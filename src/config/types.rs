@@ -212,6 +212,9 @@ pub struct Model {
     pub sampling: Sampling,
     /// At least one; either all plain, or all prefill and decode. Ids unique over all models.
     pub engines: Vec<WorkerSpec>,
+    /// File with the key that the engines demand of the router's own calls (health, `/server_info`,
+    /// aborts, admin calls); clients' requests carry their own.
+    pub engine_api_key_file: Option<PathBuf>,
     /// In file order, at least one. The implicit pair `plain`, `pd` when the file names none.
     pub buckets: Vec<Bucket>,
 }

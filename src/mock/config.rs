@@ -102,6 +102,9 @@ pub struct EngineConfig {
     pub page_size: u32,
     /// Announce HTTP/2 with prior knowledge in `/server_info`; it is spoken either way.
     pub enable_http2: bool,
+    /// Demand this bearer everywhere but on `/health…`, `/ready` and `/metrics`, as a real engine
+    /// does with `--api-key`; the control routes stay open.
+    pub api_key: Option<String>,
     /// Keep the last requests with their bodies. `false` for load tests.
     pub record: bool,
     /// Faults that are on from the start.
@@ -128,6 +131,7 @@ impl Default for EngineConfig {
             max_total_num_tokens: 1_048_576,
             page_size: 64,
             enable_http2: false,
+            api_key: None,
             record: true,
             faults: Faults::default(),
         }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -230,9 +230,28 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/loads", get(loads::loads))
         .route("/flush_cache", flush)
         .merge(control::routes())
+        .layer(from_fn_with_state(shared.clone(), guard))
         .layer(from_fn_with_state(shared.clone(), sign))
         .layer(DefaultBodyLimit::disable())
         .with_state(shared)
+}
+
+/// Paths that need no key. Source: engine-wire §4.
+const OPEN: [&str; 4] = ["/health", "/ready", "/metrics", "/mock/"];
+
+/// Refuses what lacks the engine's key.
+async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let open = |path: &str| OPEN.iter().any(|start| path.starts_with(start));
+    let given = request.headers().get(header::AUTHORIZATION);
+    let refused = shared.config.api_key.as_ref().is_some_and(|key| {
+        let wanted = format!("Bearer {key}");
+        given.is_none_or(|given| given.as_bytes() != wanted.as_bytes())
+    });
+    if refused && !open(request.uri().path()) {
+        let body = axum::Json(serde_json::json!({"error": "Unauthorized"}));
+        return (StatusCode::UNAUTHORIZED, body).into_response();
+    }
+    next.run(request).await
 }
 
 /// Puts the engine's name on every answer.

@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderValue};
-use pingora::http::RequestHeader;
+use http::header::HeaderValue;
 use pingora::{Error, ErrorType, Result};
 use tokio::sync::Semaphore;
 
-use crate::config::Timeouts;
 use crate::proxy::engine_call::{self, EngineClient};
 use crate::proxy::peer;
+use crate::server::routing::Routing;
 use crate::workers::Worker;
 
 /// Time for one abort call, waiting for its turn included.
@@ -38,23 +37,23 @@ impl Default for Turns {
 }
 
 /// Aborts `rid` on `engine`, beside everything else. `authorization` is the client's, which the
-/// engine may demand.
+/// engine may demand; a key of the engines' own goes before it.
 pub(crate) fn start(
     turns: &Turns,
     engines: &EngineClient,
     engine: &Arc<Worker>,
     rid: &str,
     authorization: Option<HeaderValue>,
-    timeouts: &Timeouts,
+    routing: &Arc<Routing>,
 ) {
     let (turns, engines, engine) = (turns.clone(), engines.clone(), Arc::clone(engine));
     let body = serde_json::json!({"rid": rid, "abort_all": false});
-    let timeouts = timeouts.clone();
+    let routing = Arc::clone(routing);
     engine_call::spawn(async move {
         let body = Bytes::from(body.to_string());
         let sent = async {
             let _turn = turns.0.acquire().await;
-            send(&engines, &engine, body, authorization, &timeouts).await
+            send(&engines, &engine, body, authorization, &routing).await
         };
         let sent = tokio::time::timeout(LIMIT, sent).await;
         match sent.unwrap_or_else(|_| Err(Error::new_up(ErrorType::ReadTimedout))) {
@@ -69,15 +68,10 @@ async fn send(
     engine: &Worker,
     body: Bytes,
     authorization: Option<HeaderValue>,
-    timeouts: &Timeouts,
+    routing: &Routing,
 ) -> Result<u16> {
-    let peer = peer::http1(engine, timeouts)?;
-    let mut head = RequestHeader::build("POST", b"/abort_request", Some(4))?;
-    head.insert_header(header::HOST, engine.url().authority())?;
-    head.insert_header(header::CONTENT_TYPE, "application/json")?;
-    head.insert_header(header::CONTENT_LENGTH, body.len())?;
-    if let Some(authorization) = authorization {
-        head.insert_header(header::AUTHORIZATION, authorization)?;
-    }
+    let peer = peer::http1(engine, &routing.config.timeouts)?;
+    let (path, secrets) = ("/abort_request", &routing.secrets);
+    let head = engine_call::head("POST", path, engine, secrets, authorization, Some(&body))?;
     engines.simple(&peer, head, body, LIMIT).await
 }

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream;
-use http::header::{self, HeaderValue};
+use http::header::HeaderValue;
 use pingora::Result;
-use pingora::http::RequestHeader;
 use serde_json::{Value, json};
 
-use crate::proxy::engine_call::EngineClient;
+use crate::proxy::engine_call::{self, EngineClient};
 use crate::proxy::peer;
 use crate::server::app::App;
 use crate::server::routing::Routing;
@@ -78,12 +77,7 @@ async fn one(
 ) -> Result<u16> {
     let timeouts = &routing.config.timeouts;
     let peer = peer::http1(engine, timeouts)?;
-    let mut head = RequestHeader::build("POST", path.as_bytes(), Some(4))?;
-    head.insert_header(header::HOST, engine.url().authority())?;
-    head.insert_header(header::CONTENT_TYPE, "application/json")?;
-    head.insert_header(header::CONTENT_LENGTH, body.len())?;
-    if let Some(authorization) = authorization {
-        head.insert_header(header::AUTHORIZATION, authorization)?;
-    }
+    let secrets = &routing.secrets;
+    let head = engine_call::head("POST", path, engine, secrets, authorization, Some(&body))?;
     engines.simple(&peer, head, body, timeouts.request).await
 }

@@ -15,8 +15,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use http::header;
-use pingora::http::RequestHeader;
 use pingora::protocols::l4::socket::SocketAddr as PingoraAddr;
 use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
@@ -27,7 +25,7 @@ use pingora_load_balancing::health_check::HealthCheck;
 use pingora_load_balancing::{Backend, Backends, Extensions};
 use tokio::time::Instant;
 
-use crate::proxy::engine_call::EngineClient;
+use crate::proxy::engine_call::{self, EngineClient};
 use crate::proxy::peer;
 use crate::server::app::App;
 use crate::workers::Worker;
@@ -197,8 +195,7 @@ impl HealthCheck for EngineCheck {
             return Ok(());
         };
         let peer = peer::http1(engine, &routing.config.timeouts)?;
-        let mut head = RequestHeader::build("GET", health.path.as_bytes(), Some(1))?;
-        head.insert_header(header::HOST, engine.url().authority())?;
+        let head = engine_call::head("GET", &health.path, engine, &routing.secrets, None, None)?;
         let call = self
             .engines
             .simple(&peer, head, Bytes::new(), health.timeout);

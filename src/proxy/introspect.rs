@@ -12,8 +12,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream;
-use http::header;
-use pingora::http::RequestHeader;
 use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
 use pingora::services::background::BackgroundService;
@@ -21,7 +19,7 @@ use pingora::{Error, ErrorType, Result};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::proxy::engine_call::EngineClient;
+use crate::proxy::engine_call::{self, EngineClient};
 use crate::proxy::peer;
 use crate::server::app::App;
 use crate::workers::Worker;
@@ -92,6 +90,15 @@ impl Introspection {
                 Ok(Ok((200, body))) => {
                     return serde_json::from_slice(&body).map_or(Answer::Final, Answer::Info);
                 }
+                // A key may be put right on either side.
+                Ok(Ok((status @ (401 | 403), _))) => {
+                    tracing::warn!(
+                        engine = %engine.id(),
+                        status,
+                        "the engine refuses /server_info: engines.api_key_file names the key it wants"
+                    );
+                    return Answer::Later;
+                }
                 Ok(Ok((400..=499, _))) => return Answer::Final,
                 Ok(Ok(_) | Err(_)) | Err(_) => {}
             }
@@ -104,10 +111,9 @@ impl Introspection {
     }
 
     async fn once(&self, engine: &Worker) -> Result<(u16, Vec<u8>)> {
-        let timeouts = &self.app.routing().config.timeouts;
-        let peer = peer::http1(engine, timeouts)?;
-        let mut head = RequestHeader::build("GET", b"/server_info", Some(1))?;
-        head.insert_header(header::HOST, engine.url().authority())?;
+        let routing = self.app.routing();
+        let peer = peer::http1(engine, &routing.config.timeouts)?;
+        let head = engine_call::head("GET", "/server_info", engine, &routing.secrets, None, None)?;
         let mut call = self.engines.open(&peer).await?;
         call.request(head, bytes::Bytes::new()).await?;
         let status = call.answer_head().await?.status.as_u16();

@@ -274,15 +274,13 @@ impl EdgeProxy {
         };
         if !ctx.answered.complete {
             let authorization = session.get_header(http::header::AUTHORIZATION).cloned();
-            let timeouts = &ctx.routing.config.timeouts;
-            let engine = dispatch.main.engine();
             abort::start(
                 &self.aborts,
                 &self.engines,
-                engine,
+                dispatch.main.engine(),
                 rid,
                 authorization,
-                timeouts,
+                &ctx.routing,
             );
         }
     }

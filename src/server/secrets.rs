@@ -1,21 +1,26 @@
-//! Client API keys and the admin token, read from files and compared in constant time.
+//! Client API keys, the admin token and the engines' keys, read from files.
 //!
-//! Secrets are never printed, logged or part of an error. Source: http-and-operations §20.
+//! What a client presents is compared in constant time. A client's key is never used for a call of
+//! the router's own, and an engine's key never for a client's request. Secrets are never printed,
+//! logged or part of an error. Source: http-and-operations §13, §20, field-lessons L34.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use http::HeaderValue;
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 
 use crate::config::Config;
+use crate::ids::ModelId;
 
 /// A setting whose secrets file cannot be used.
 #[derive(Debug, Error)]
 #[error("{setting}: {error}")]
 pub struct SecretsError {
     /// Path of the setting in the configuration file.
-    pub setting: &'static str,
+    pub setting: String,
     /// Why.
     pub error: FileError,
 }
@@ -34,6 +39,12 @@ pub enum FileError {
     /// It holds no secret, which would lock everybody out.
     #[error("{0}: holds no key (one per line; empty lines and # comments do not count)")]
     Empty(PathBuf),
+    /// It holds several where one is to be sent.
+    #[error("{0}: holds several keys, one is needed")]
+    Several(PathBuf),
+    /// The key cannot stand in a header.
+    #[error("{0}: the key holds characters that no header may hold")]
+    NotAHeader(PathBuf),
 }
 
 /// What a request must present.
@@ -41,6 +52,7 @@ pub enum FileError {
 pub struct Secrets {
     api_keys: Option<Vec<Vec<u8>>>,
     admin_token: Option<Vec<Vec<u8>>>,
+    engine_keys: HashMap<ModelId, HeaderValue>,
 }
 
 impl fmt::Debug for Secrets {
@@ -48,6 +60,7 @@ impl fmt::Debug for Secrets {
         f.debug_struct("Secrets")
             .field("api_keys", &self.api_keys.as_ref().map(Vec::len))
             .field("admin_token", &self.admin_token.is_some())
+            .field("engine_keys", &self.engine_keys.len())
             .finish()
     }
 }
@@ -62,13 +75,30 @@ impl Secrets {
         let mut keys = |setting, path: Option<&Path>| match path.map(read_lines)? {
             Ok(keys) => Some(keys),
             Err(error) => {
+                let setting = String::from(setting);
                 errors.push(SecretsError { setting, error });
                 None
             }
         };
+        let api_keys = keys("auth.api_keys_file", config.auth.api_keys_file.as_deref());
+        let admin_token = keys("admin.token_file", config.admin.token_file.as_deref());
+        let mut engine_keys = HashMap::new();
+        for (index, model) in config.models.iter().enumerate() {
+            match model.engine_api_key_file.as_deref().map(engine_key) {
+                Some(Ok(key)) => {
+                    engine_keys.insert(model.id.clone(), key);
+                }
+                Some(Err(error)) => errors.push(SecretsError {
+                    setting: format!("models[{index}].engines.api_key_file"),
+                    error,
+                }),
+                None => {}
+            }
+        }
         let secrets = Self {
-            api_keys: keys("auth.api_keys_file", config.auth.api_keys_file.as_deref()),
-            admin_token: keys("admin.token_file", config.admin.token_file.as_deref()),
+            api_keys,
+            admin_token,
+            engine_keys,
         };
         if errors.is_empty() {
             Ok(secrets)
@@ -87,6 +117,12 @@ impl Secrets {
     #[must_use]
     pub fn admit_admin(&self, authorization: Option<&[u8]>) -> bool {
         admit(self.admin_token.as_deref(), authorization)
+    }
+
+    /// The `Authorization` value of the router's own calls to engines of `model`.
+    #[must_use]
+    pub fn for_engines(&self, model: &ModelId) -> Option<&HeaderValue> {
+        self.engine_keys.get(model)
     }
 
     /// Whether the admin routes need a token.
@@ -110,6 +146,18 @@ fn read_lines(path: &Path) -> Result<Vec<Vec<u8>>, FileError> {
         return Err(FileError::Empty(path.to_owned()));
     }
     Ok(keys)
+}
+
+fn engine_key(path: &Path) -> Result<HeaderValue, FileError> {
+    let keys = read_lines(path)?;
+    let [key] = keys.as_slice() else {
+        return Err(FileError::Several(path.to_owned()));
+    };
+    let value = [b"Bearer ", key.as_slice()].concat();
+    let mut value =
+        HeaderValue::from_bytes(&value).map_err(|_| FileError::NotAHeader(path.to_owned()))?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 fn admit(wanted: Option<&[Vec<u8>]>, authorization: Option<&[u8]>) -> bool {
@@ -137,6 +185,7 @@ mod tests {
         Secrets {
             api_keys: Some(vec![b"alpha".to_vec(), b"beta".to_vec()]),
             admin_token: None,
+            engine_keys: [("m".into(), HeaderValue::from_static("Bearer gamma"))].into(),
         }
     }
 
@@ -166,6 +215,7 @@ mod tests {
 
     #[test]
     fn debug_output_holds_no_secret() {
-        assert!(!format!("{:?}", secrets()).contains("alpha"));
+        let shown = format!("{:?}", secrets());
+        assert!(!shown.contains("alpha") && !shown.contains("gamma"));
     }
 }

@@ -45,6 +45,7 @@ fn model() -> Model {
         aliases: Vec::new(),
         tokenizer: None,
         sampling: Sampling::default(),
+        engine_api_key_file: None,
         engines: vec![WorkerSpec {
             id: "E1".into(),
             url: EngineUrl::parse("http://127.0.0.1:30001").unwrap(),

@@ -1,6 +1,7 @@
 //! The caps of the whole router and its keys: connections, requests in flight to their last byte,
 //! who may call what.
 
+mod engine_key;
 mod keys;
 
 use serde_json::json;
