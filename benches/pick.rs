@@ -48,7 +48,7 @@ fn pick(c: &mut Criterion) {
         for (label, admission) in [("open", AdmissionLimits::default()), ("caps", caps)] {
             for params in &policies {
                 let services = PolicyServices::new(Arc::default());
-                let policy = policies::build(params, admission, &services);
+                let policy = policies::build(params, admission, &model, &services);
                 let groups = BucketGroups::Plain(EngineGroup::new(policy));
                 let bucket = Bucket::new("b".into(), 0, TokenLimits::default(), groups);
                 let request = BucketRequest {

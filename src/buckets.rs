@@ -8,11 +8,13 @@
 
 mod group;
 mod resolver;
+mod slo;
 
 use thiserror::Error;
 
 pub use group::EngineGroup;
 pub use resolver::{BucketResolver, ResolverError};
+pub use slo::{SloEstimates, SloOrder, SloPreference, SloTargets};
 
 use crate::ids::{BucketId, ModelId, Stage};
 use crate::policies::explain::Explanation;
@@ -43,12 +45,64 @@ impl TokenLimits {
     /// Whether a prompt of `input` tokens with the expected peak `peak` fits.
     #[must_use]
     pub fn admit(&self, input: u64, peak: Option<u64>) -> bool {
-        self.min_input_tokens.is_none_or(|min| min <= input)
-            && self.max_input_tokens.is_none_or(|max| input <= max)
-            && self
-                .max_context_tokens
-                .is_none_or(|max| peak.unwrap_or(input) <= max)
+        self.misfit(input, peak).is_none()
     }
+
+    /// The first bound that a prompt of `input` tokens with the expected peak `peak` breaks.
+    #[must_use]
+    pub fn misfit(&self, input: u64, peak: Option<u64>) -> Option<Misfit> {
+        let below = |min: &u64| input < *min;
+        let above = |max: &u64| input > *max;
+        let tokens = peak.unwrap_or(input);
+        if let Some(min) = self.min_input_tokens.filter(below) {
+            return Some(Misfit::BelowMin { input, min });
+        }
+        if let Some(max) = self.max_input_tokens.filter(above) {
+            return Some(Misfit::AboveMax { input, max });
+        }
+        let capacity = self.max_context_tokens.filter(|max| tokens > *max)?;
+        Some(match peak {
+            Some(peak) => Misfit::PeakAboveContext { peak, capacity },
+            None => Misfit::InputAboveContext { input, capacity },
+        })
+    }
+}
+
+/// Why a request does not fit a bucket; all numbers are tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Misfit {
+    /// The prompt is too short.
+    #[error("input {input} is below limits.min {min}")]
+    BelowMin {
+        /// The prompt.
+        input: u64,
+        /// The bound.
+        min: u64,
+    },
+    /// The prompt is too long.
+    #[error("input {input} is above limits.max {max}")]
+    AboveMax {
+        /// The prompt.
+        input: u64,
+        /// The bound.
+        max: u64,
+    },
+    /// Prompt plus requested output are too long.
+    #[error("expected peak {peak} is above max_context_tokens {capacity}")]
+    PeakAboveContext {
+        /// Prompt plus requested output.
+        peak: u64,
+        /// The bound.
+        capacity: u64,
+    },
+    /// The prompt alone exceeds the context capacity; the output budget is unknown.
+    #[error("input {input} is above max_context_tokens {capacity}")]
+    InputAboveContext {
+        /// The prompt.
+        input: u64,
+        /// The bound.
+        capacity: u64,
+    },
 }
 
 /// The facts of one prepared request. The bucket adds its own id and the stage per group call.
@@ -114,6 +168,7 @@ pub struct Bucket {
     id: BucketId,
     rank: u32,
     limits: TokenLimits,
+    estimates: SloEstimates,
     groups: BucketGroups,
 }
 
@@ -125,8 +180,19 @@ impl Bucket {
             id,
             rank,
             limits,
+            estimates: SloEstimates {
+                ttft_ms: None,
+                tokens_per_second: None,
+            },
             groups,
         }
+    }
+
+    /// Says what latency to expect of it.
+    #[must_use]
+    pub const fn with_estimates(mut self, estimates: SloEstimates) -> Self {
+        self.estimates = estimates;
+        self
     }
 
     /// Its id.
@@ -145,6 +211,12 @@ impl Bucket {
     #[must_use]
     pub const fn limits(&self) -> &TokenLimits {
         &self.limits
+    }
+
+    /// What latency to expect of it.
+    #[must_use]
+    pub const fn estimates(&self) -> &SloEstimates {
+        &self.estimates
     }
 
     /// Its groups.

@@ -50,6 +50,8 @@ pub(super) fn implicit() -> [Bucket; 2] {
         min_input_tokens: None,
         max_input_tokens: None,
         max_context_tokens: None,
+        ttft_ms: None,
+        tokens_per_second: None,
         groups,
     };
     let pd = Groups::Pd {
@@ -86,7 +88,12 @@ fn bucket(
     }
     let rank = problems.setting(&fields, "rank", small(0), 0);
     let ranges = ranges(problems, &fields);
-    targets(problems, &fields);
+    let mut estimate = |key| {
+        let above_zero = real("it must be above zero", |number| number > 0.0);
+        problems.optional(&fields, key, above_zero)
+    };
+    let ttft_ms = estimate("ttft_ms");
+    let tokens_per_second = estimate("tokens_per_second");
     let groups = groups(problems, &fields);
     let (min_input_tokens, max_input_tokens, max_context_tokens) = ranges?;
     Some(Bucket {
@@ -95,6 +102,8 @@ fn bucket(
         min_input_tokens,
         max_input_tokens,
         max_context_tokens,
+        ttft_ms: ttft_ms?,
+        tokens_per_second: tokens_per_second?,
         groups: groups?,
     })
 }
@@ -125,16 +134,6 @@ fn ranges(problems: &mut Problems, fields: &Fields<'_>) -> Option<Ranges> {
         problems.add(&fields.place_of("max_context_tokens"), problem);
     }
     Some((min?, max?, context?))
-}
-
-/// What the SLO order would use.
-fn targets(problems: &mut Problems, fields: &Fields<'_>) {
-    for key in ["ttft_ms", "tokens_per_second"] {
-        let above_zero = real("it must be above zero", |number| number > 0.0);
-        if let Some(Some(_)) = problems.optional(fields, key, above_zero) {
-            problems.unsupported(&fields.place_of(key), "ordering buckets by latency targets");
-        }
-    }
 }
 
 const WANTED: &str = "write `plain`, or `pd: {prefill: {…}, decode: {…}}`";

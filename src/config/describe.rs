@@ -5,7 +5,8 @@
 
 use std::fmt::Write as _;
 
-use crate::config::types::{Bucket, Config, Group, Groups, Model, Sampling};
+use crate::config::types::{Affinity, Bucket, Config, Group, Groups, Model, Sampling, Slo};
+use crate::config::units::show_duration;
 use crate::ids::Stage;
 use crate::policies::{AdmissionLimits, PolicyParams};
 
@@ -41,6 +42,8 @@ fn describe_model(lines: &mut Vec<String>, model: &Model) {
     }
     lines.push(head);
     lines.extend(sampling(&model.sampling));
+    lines.extend(affinity(model));
+    lines.extend(slo(model.slo));
     for stage in Stage::ALL {
         let engines = model.engines.iter().filter(|engine| engine.role == stage);
         let ids: Vec<&str> = engines.map(|engine| engine.id.as_str()).collect();
@@ -65,6 +68,36 @@ fn sampling(contract: &Sampling) -> Option<String> {
     (!rules.is_empty()).then(|| format!("  sampling: {}, conflict {conflict}", rules.join(", ")))
 }
 
+/// Headers and times of the keys that some group reads; `None` if none does.
+fn affinity(model: &Model) -> Option<String> {
+    let needs = model.requirements();
+    let Affinity { session, sticky } = &model.affinity;
+    let rows = [
+        (needs.session_key, "session", session),
+        (needs.routing_key, "sticky", sticky),
+    ];
+    let rows: Vec<String> = rows
+        .iter()
+        .filter(|(needed, _, _)| *needed)
+        .map(|(_, kind, keys)| {
+            let (idle, interval) = (keys.idle, keys.eviction_interval);
+            format!(
+                "{kind} by header {}, idle {}, removal every {}",
+                keys.header,
+                show_duration(idle),
+                show_duration(interval)
+            )
+        })
+        .collect();
+    (!rows.is_empty()).then(|| format!("  affinity: {}", rows.join("; ")))
+}
+
+/// The preferences in one line; `None` when both are disabled.
+fn slo(slo: Slo) -> Option<String> {
+    let (ttft, tps) = (slo.ttft.as_str(), slo.tps.as_str());
+    (slo != Slo::default()).then(|| format!("  slo: ttft {ttft}, tps {tps}"))
+}
+
 fn describe_bucket(lines: &mut Vec<String>, number: usize, bucket: &Bucket) {
     let capacity = match bucket.input_capacity() {
         u64::MAX => "unbounded".to_owned(),
@@ -79,10 +112,17 @@ fn describe_bucket(lines: &mut Vec<String>, number: usize, bucket: &Bucket) {
     let context = bucket
         .max_context_tokens
         .map_or_else(|| "any".to_owned(), |tokens| format!("up to {tokens}"));
-    lines.push(format!(
+    let mut head = format!(
         "  {number}. bucket {}: capacity {capacity}, rank {}, input {input}, context {context}",
         bucket.id, bucket.rank
-    ));
+    );
+    if let Some(ms) = bucket.ttft_ms {
+        let _ = write!(head, ", ttft {ms} ms");
+    }
+    if let Some(tokens) = bucket.tokens_per_second {
+        let _ = write!(head, ", {tokens} tokens/s");
+    }
+    lines.push(head);
     match &bucket.groups {
         Groups::Plain(group) => describe_group(lines, Stage::Plain, group),
         Groups::Pd { prefill, decode } => {
@@ -111,9 +151,15 @@ fn describe_group(lines: &mut Vec<String>, stage: Stage, group: &Group) {
 
 fn policy(params: &PolicyParams) -> String {
     match params {
-        PolicyParams::RoundRobin | PolicyParams::Random => params.kind().to_string(),
+        PolicyParams::RoundRobin | PolicyParams::Random | PolicyParams::SessionAware => {
+            params.kind().to_string()
+        }
         PolicyParams::PowerOfTwo(tuning) => {
             format!("{} (choices {})", params.kind(), tuning.choices())
+        }
+        PolicyParams::Sticky(tuning) => {
+            let fallback = tuning.fallback.params().kind();
+            format!("{} (fallback {fallback})", params.kind())
         }
     }
 }

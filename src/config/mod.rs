@@ -4,7 +4,7 @@
 //!   text ── tree ── toplevel ─┬─ listeners                        Config ── describe
 //!          (lines)            └─ models ─┬─ engines               + warnings
 //!                                        ├─ buckets ── policy
-//!                                        ├─ sampling
+//!                                        ├─ affinity, sampling
 //!                                        └─ unbuilt
 //!
 //!   used by all: reader (keys, problems), scalars, units, dropped (names with a past)
@@ -20,6 +20,7 @@
 //! values and their lines, so every problem has a line and all are found in one pass; serde stops
 //! at its first.
 
+mod affinity;
 mod buckets;
 mod builder;
 mod describe;
@@ -47,8 +48,9 @@ use std::path::Path;
 pub use describe::describe;
 pub use error::{ConfigError, ConfigErrors};
 pub use types::{
-    Admin, Allowed, Auth, Bucket, Config, Conflict, Group, Groups, Health, Limits, Log, LogFormat,
-    LogLevel, Model, Number, Sampling, SamplingParam, Shutdown, Timeouts,
+    Admin, Affinity, AffinityKeys, Allowed, Auth, Bucket, Config, Conflict, Group, Groups, Health,
+    Limits, Log, LogFormat, LogLevel, Model, Number, Sampling, SamplingParam, Shutdown, Slo,
+    SloMode, Timeouts,
 };
 pub use write::to_yaml;
 

@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 
 use crate::config::reader::{At, Fields, Place, Problems};
-use crate::config::scalars::{name, path};
-use crate::config::types::Model;
-use crate::config::{buckets, engines, sampling, unbuilt};
+use crate::config::scalars::{name, one_of, path};
+use crate::config::types::{Model, Slo, SloMode};
+use crate::config::{affinity, buckets, engines, sampling, unbuilt};
 use crate::ids::{ModelId, WorkerId};
 
 const KEYS: [&str; 11] = [
@@ -76,7 +76,9 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
         &fields,
         engines.as_ref().map(|engines| engines.list.as_slice()),
     );
+    let slo = slo(problems, &fields);
     let buckets = buckets::buckets(problems, &fields);
+    let affinity = affinity::affinity(problems, &fields, buckets.as_deref());
     id?;
     let engines = engines?;
     Some(Model {
@@ -84,6 +86,8 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
         aliases: aliases?,
         tokenizer: tokenizer?,
         sampling: sampling?,
+        affinity: affinity?,
+        slo: slo?,
         engines: engines.list,
         engine_api_key_file: engines.api_key_file,
         buckets: buckets?,
@@ -102,6 +106,20 @@ fn aliases(problems: &mut Problems, fields: &Fields<'_>, taken: &mut Taken) -> O
     };
     let aliases: Vec<Option<String>> = items.iter().map(&mut read).collect();
     aliases.into_iter().collect()
+}
+
+/// What latency targets do. Source: policy-semantics §19.
+fn slo(problems: &mut Problems, model: &Fields<'_>) -> Option<Slo> {
+    let fields = problems.section(model, "slo", &["ttft", "tps"])?;
+    let mut mode = |key| {
+        let mode = one_of(&SloMode::ALL, SloMode::as_str);
+        problems.setting(&fields, key, mode, SloMode::Disabled)
+    };
+    let (ttft, tps) = (mode("ttft"), mode("tps"));
+    Some(Slo {
+        ttft: ttft?,
+        tps: tps?,
+    })
 }
 
 // === impl Taken ===

@@ -8,7 +8,9 @@ use crate::config::reader::{At, Fields, Place, Problems, Read, short};
 use crate::config::scalars::{alternatives, boolean, positive, real, string, unsigned};
 use crate::config::tree::Node;
 use crate::ids::Stage;
-use crate::policies::{AdmissionLimits, PolicyKind, PolicyParams, PowerOfTwoParams};
+use crate::policies::{
+    AdmissionLimits, PolicyKind, PolicyParams, PowerOfTwoParams, StickyFallback, StickyParams,
+};
 
 const KEYS: [&str; 17] = [
     "type",
@@ -86,20 +88,28 @@ fn params(
             let choices = problems.value(&at, choices)?;
             Some(PolicyParams::PowerOfTwo(choices))
         }
+        PolicyKind::SessionAware => Some(PolicyParams::SessionAware),
+        PolicyKind::Sticky => sticky(problems, fields),
         PolicyKind::CacheAware if stage == Stage::Decode => {
             let problem =
                 "cache_aware serves plain and prefill groups only: use power_of_two for decode";
             problems.add(&fields.place_of("type"), problem);
             None
         }
-        PolicyKind::LeastLoad
-        | PolicyKind::SessionAware
-        | PolicyKind::Sticky
-        | PolicyKind::CacheAware => {
+        PolicyKind::LeastLoad | PolicyKind::CacheAware => {
             problems.unsupported(&fields.place_of("type"), &format!("policy {kind}"));
             None
         }
     }
+}
+
+fn sticky(problems: &mut Problems, fields: &Fields<'_>) -> Option<PolicyParams> {
+    let kind = problems.setting(fields, "fallback", fallback, PolicyKind::RoundRobin)?;
+    let Some(fallback) = StickyFallback::of(kind) else {
+        problems.unsupported(&fields.place_of("fallback"), &format!("fallback {kind}"));
+        return None;
+    };
+    Some(PolicyParams::Sticky(StickyParams { fallback }))
 }
 
 fn choices(node: &Node) -> Read<PowerOfTwoParams> {
@@ -125,7 +135,8 @@ fn tuning(problems: &mut Problems, fields: &Fields<'_>, kind: Option<PolicyKind>
         let Some(owner) = owner(key).filter(|_| KEYS.contains(&key)) else {
             continue;
         };
-        if kind == Some(PolicyKind::PowerOfTwo) && key == "choices" {
+        // Read where the parameters are made.
+        if kind == Some(owner) && matches!(key, "choices" | "fallback") {
             continue;
         }
         if !value(problems, key, &at) {

@@ -4,6 +4,7 @@
 //! has to be checked again. Built only by [`parse`](crate::config::parse), or by hand in tests.
 //! Source of names, units and defaults: contract §2.
 
+mod affinity;
 mod sampling;
 
 use std::collections::BTreeSet;
@@ -11,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use affinity::{Affinity, AffinityKeys, Slo, SloMode};
 pub use sampling::{Allowed, Conflict, Number, Sampling, SamplingParam};
 
 use crate::config::ConfigError;
@@ -210,6 +212,10 @@ pub struct Model {
     pub tokenizer: Option<PathBuf>,
     /// What requests may ask of sampling. Default: anything.
     pub sampling: Sampling,
+    /// Where keys are read and how long bindings last.
+    pub affinity: Affinity,
+    /// What latency targets do. Default: nothing.
+    pub slo: Slo,
     /// At least one; either all plain, or all prefill and decode. Ids unique over all models.
     pub engines: Vec<WorkerSpec>,
     /// File with the key that the engines demand of the router's own calls (health, `/server_info`,
@@ -243,6 +249,10 @@ pub struct Bucket {
     pub max_input_tokens: Option<u64>,
     /// Longest prompt plus output, tokens, inclusive, above zero.
     pub max_context_tokens: Option<u64>,
+    /// Expected time to first token, milliseconds, finite and above zero.
+    pub ttft_ms: Option<f64>,
+    /// Expected generation speed, tokens per second, finite and above zero.
+    pub tokens_per_second: Option<f64>,
     /// Who serves.
     pub groups: Groups,
 }

@@ -5,8 +5,6 @@
 //! ignored. When a capability is built, its reader moves to a file of its own.
 //! Domains: policy-semantics §16, §20.
 
-use std::time::Duration;
-
 use crate::config::reader::{At, Fields, Problems, Read, found, short};
 use crate::config::scalars::{boolean, name, one_of, positive, string, time};
 use crate::config::tree::{Node, Value};
@@ -22,67 +20,8 @@ pub(super) fn model_settings(
         let place = model.place_of("forward_input_ids");
         problems.unsupported(&place, "forwarding token ids to engines");
     }
-    affinity(problems, model);
     cache(problems, model);
-    slo(problems, model);
     kv_events(problems, model, engines);
-}
-
-// === affinity ===
-
-fn affinity(problems: &mut Problems, model: &Fields<'_>) {
-    let times = [
-        ("session_idle", 600),
-        ("session_eviction_interval", 60),
-        ("sticky_idle", 600),
-        ("sticky_eviction_interval", 60),
-    ];
-    let headers = [
-        ("session_id_header", "x-session-id"),
-        ("routing_key_header", "x-sgl-routing-key"),
-    ];
-    let known = [
-        times[0].0,
-        times[1].0,
-        times[2].0,
-        times[3].0,
-        headers[0].0,
-        headers[1].0,
-    ];
-    let Some(fields) = problems.section(model, "affinity", &known) else {
-        return;
-    };
-    for (key, seconds) in times {
-        let default = Duration::from_secs(seconds);
-        if problems
-            .setting(&fields, key, time, default)
-            .is_some_and(|value| value != default)
-        {
-            problems.unsupported(
-                &fields.place_of(key),
-                &format!("a `{key}` other than {seconds}s"),
-            );
-        }
-    }
-    for (key, default) in headers {
-        let value = problems.setting(&fields, key, header, default.to_owned());
-        if value.is_some_and(|value| value != default) {
-            problems.unsupported(
-                &fields.place_of(key),
-                &format!("a `{key}` other than {default}"),
-            );
-        }
-    }
-}
-
-/// The name of a header, in lower case.
-fn header(node: &Node) -> Read<String> {
-    let text = string(node)?;
-    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if text.is_empty() || !text.bytes().all(token) {
-        return Err(format!("`{}` is not the name of a header", short(&text)));
-    }
-    Ok(text.to_ascii_lowercase())
 }
 
 // === cache ===
@@ -134,21 +73,6 @@ fn cache(problems: &mut Problems, model: &Fields<'_>) {
 fn endpoint(node: &Node) -> Read<EngineUrl> {
     let wanted = "expected http://HOST:PORT without user, path or query";
     EngineUrl::parse(&name(node)?).map_err(|_| wanted.to_owned())
-}
-
-// === slo ===
-
-fn slo(problems: &mut Problems, model: &Fields<'_>) {
-    let Some(fields) = problems.section(model, "slo", &["ttft", "tps"]) else {
-        return;
-    };
-    for key in ["ttft", "tps"] {
-        let words = one_of(&["disabled", "slo_first", "best_effort"], |word| word);
-        let mode = problems.setting(&fields, key, words, "disabled");
-        if let Some(mode @ ("slo_first" | "best_effort")) = mode {
-            problems.unsupported(&fields.place_of(key), &format!("`{mode}`"));
-        }
-    }
 }
 
 // === kv_events ===

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::config::reader::{At, Place, Problems};
 use crate::config::tree::{Node, Value};
-use crate::config::types::{Config, Group, Groups, Model, Timeouts};
+use crate::config::types::{Bucket, Config, Group, Groups, Model, SloMode, Timeouts};
 use crate::config::units::show_duration;
 use crate::ids::{Stage, WorkerId};
 
@@ -16,6 +16,7 @@ pub(super) fn warnings(problems: &mut Problems, config: &Config, root: &At<'_>) 
     for (index, model) in config.models.iter().enumerate() {
         let path = [Step::Key("models"), Step::Item(index)];
         buckets(problems, model, root.node, &path);
+        slo(problems, model, root.node, &path);
     }
 }
 
@@ -70,6 +71,37 @@ fn timeouts(problems: &mut Problems, timeouts: &Timeouts, root: &Node) {
             let problem = format!("{longer} is longer than {outer}, {shorter}");
             problems.add(&place, problem);
         }
+    }
+}
+
+/// Targets without estimates, and estimates without targets, change nothing.
+fn slo(problems: &mut Problems, model: &Model, root: &Node, path: &[Step]) {
+    type Estimate = fn(&Bucket) -> Option<f64>;
+    let rows: [(_, _, _, Estimate); 2] = [
+        ("ttft", model.slo.ttft, "ttft_ms", |bucket| bucket.ttft_ms),
+        ("tps", model.slo.tps, "tokens_per_second", |bucket| {
+            bucket.tokens_per_second
+        }),
+    ];
+    for (target, mode, key, estimate) in rows {
+        let first = model
+            .buckets
+            .iter()
+            .position(|bucket| estimate(bucket).is_some());
+        let (place, problem) = match (mode, first) {
+            (SloMode::Disabled, Some(index)) => {
+                let steps = [Step::Key("buckets"), Step::Item(index), Step::Key(key)];
+                let (place, _) = locate(root, &[path, &steps].concat());
+                (place, format!("is not used while slo.{target} is disabled"))
+            }
+            (SloMode::SloFirst | SloMode::BestEffort, None) => {
+                let steps = [Step::Key("slo"), Step::Key(target)];
+                let (place, _) = locate(root, &[path, &steps].concat());
+                (place, format!("changes nothing: no bucket has `{key}`"))
+            }
+            (SloMode::Disabled, None) | (_, Some(_)) => continue,
+        };
+        problems.add(&place, problem);
     }
 }
 

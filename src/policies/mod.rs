@@ -5,6 +5,7 @@
 //! returns an engine it was not given (the group checks that by identity). Source: design §4, §5.
 
 pub mod admission;
+mod affinity;
 mod draw;
 mod error;
 pub mod explain;
@@ -15,6 +16,8 @@ mod pressure;
 mod random;
 mod requirements;
 mod round_robin;
+mod session_aware;
+mod sticky;
 
 use std::fmt;
 use std::future::Future;
@@ -24,19 +27,22 @@ use std::sync::Arc;
 pub use admission::{
     Admission, AdmissionLimits, EngineAdmission, EngineMetrics, Limit, ParamsError, Rejection,
 };
+pub use affinity::Affinity;
 pub use draw::{Draw, SeededDraw, ThreadDraw};
 pub use error::{Disposition, PickError};
 use explain::Explanation;
 pub use kind::PolicyKind;
-pub use params::{PolicyParams, PowerOfTwoParams};
+pub use params::{PolicyParams, PowerOfTwoParams, StickyFallback, StickyParams};
 pub use power_of_two::PowerOfTwoPolicy;
 pub use pressure::{Pressure, compare as compare_pressure};
 pub use random::RandomPolicy;
 pub use requirements::Requirements;
 pub use round_robin::RoundRobinPolicy;
+pub use session_aware::SessionAwarePolicy;
+pub use sticky::StickyPolicy;
 
 use crate::ids::{BucketId, ModelId, Stage};
-use crate::state::EngineLoadTable;
+use crate::state::{AffinityKind, AffinityStores, EngineLoadTable};
 use crate::workers::Worker;
 
 /// A boxed future, so that [`Policy`] is object safe and a pick may wait for a remote index.
@@ -77,6 +83,20 @@ pub enum Reason {
     Random,
     /// Under the least pressure of the sample.
     PowerOfTwo,
+    /// The session's binding.
+    SessionPrimary,
+    /// A session without a usable binding was placed.
+    Assigned,
+    /// A request without a session was placed.
+    NoSession,
+    /// The routing key's binding.
+    StickyHit,
+    /// A routing key without a binding was placed.
+    StickyAssigned,
+    /// A routing key whose engine is no candidate any more was placed.
+    StickyRemap,
+    /// A request without a routing key was placed.
+    NoRoutingKey,
 }
 
 impl Reason {
@@ -87,6 +107,27 @@ impl Reason {
             Self::RoundRobin => "round_robin",
             Self::Random => "random",
             Self::PowerOfTwo => "power_of_two",
+            Self::SessionPrimary => "session_primary",
+            Self::Assigned => "assigned",
+            Self::NoSession => "no_session",
+            Self::StickyHit => "sticky_hit",
+            Self::StickyAssigned => "sticky_assigned",
+            Self::StickyRemap => "sticky_remap",
+            Self::NoRoutingKey => "no_routing_key",
+        }
+    }
+}
+
+impl Reason {
+    /// The label of `sticky_total`, for the reasons of `sticky`. Source: policy-semantics §22.
+    #[must_use]
+    pub const fn sticky_outcome(self) -> Option<&'static str> {
+        match self {
+            Self::StickyHit => Some("hit"),
+            Self::StickyAssigned => Some("assigned"),
+            Self::StickyRemap => Some("remap"),
+            Self::NoRoutingKey => Some("no_routing_key"),
+            _ => None,
         }
     }
 }
@@ -127,31 +168,41 @@ pub trait Policy: Send + Sync + fmt::Debug {
 pub struct PolicyServices {
     /// Engine reports.
     pub loads: Arc<EngineLoadTable>,
+    /// Bindings of sessions and routing keys.
+    pub affinity: Arc<AffinityStores>,
     /// Where randomness comes from.
     pub draw: Arc<dyn Draw>,
 }
 
 impl PolicyServices {
-    /// Services with an empty load table and the thread-local generator.
+    /// Services with this load table, no bindings and the thread-local generator.
     #[must_use]
     pub fn new(loads: Arc<EngineLoadTable>) -> Self {
         Self {
             loads,
+            affinity: Arc::default(),
             draw: Arc::new(ThreadDraw),
         }
     }
 }
 
-/// Builds the policy object of one role group. Every group gets an object of its own, because
-/// cursors live in it. Source: policy-semantics §4, §12.
+/// Builds the policy object of one role group of `model`. Every group gets an object of its own,
+/// because cursors live in it. Source: policy-semantics §4, §12.
 #[must_use]
 pub fn build(
     params: &PolicyParams,
     admission: AdmissionLimits,
+    model: &ModelId,
     services: &PolicyServices,
 ) -> Arc<dyn Policy> {
     let admission: Arc<dyn EngineAdmission> = Arc::new(admission);
     let loads = Arc::clone(&services.loads);
+    let affinity = |kind, fallback: &PolicyParams, admission| Affinity {
+        store: services.affinity.of(kind, model),
+        fallback: build(fallback, AdmissionLimits::default(), model, services),
+        loads: Arc::clone(&services.loads),
+        admission,
+    };
     match params {
         PolicyParams::RoundRobin => Arc::new(RoundRobinPolicy::new(loads, admission)),
         PolicyParams::Random => Arc::new(RandomPolicy::new(
@@ -165,5 +216,15 @@ pub fn build(
             admission,
             Arc::clone(&services.draw),
         )),
+        PolicyParams::SessionAware => Arc::new(SessionAwarePolicy::new(affinity(
+            AffinityKind::Session,
+            &PolicyParams::default(),
+            admission,
+        ))),
+        PolicyParams::Sticky(params) => Arc::new(StickyPolicy::new(affinity(
+            AffinityKind::Sticky,
+            &params.fallback.params(),
+            admission,
+        ))),
     }
 }

@@ -11,6 +11,10 @@ pub enum PolicyParams {
     Random,
     /// `power_of_two`.
     PowerOfTwo(PowerOfTwoParams),
+    /// `session_aware`, nothing to tune.
+    SessionAware,
+    /// `sticky`.
+    Sticky(StickyParams),
 }
 
 impl PolicyParams {
@@ -21,6 +25,8 @@ impl PolicyParams {
             Self::RoundRobin => PolicyKind::RoundRobin,
             Self::Random => PolicyKind::Random,
             Self::PowerOfTwo(_) => PolicyKind::PowerOfTwo,
+            Self::SessionAware => PolicyKind::SessionAware,
+            Self::Sticky(_) => PolicyKind::Sticky,
         }
     }
 }
@@ -64,5 +70,52 @@ impl Default for PowerOfTwoParams {
     /// Two. Source: policy-semantics §10.
     fn default() -> Self {
         Self { choices: 2 }
+    }
+}
+
+/// Parameters of `sticky`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StickyParams {
+    /// Places new and moved keys, and requests without a key.
+    pub fallback: StickyFallback,
+}
+
+/// What may place keys for `sticky`; each with its own defaults and without caps.
+///
+/// Source: policy-semantics §15.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StickyFallback {
+    /// The default.
+    #[default]
+    RoundRobin,
+    /// A uniform draw.
+    Random,
+    /// Two choices.
+    PowerOfTwo,
+}
+
+impl StickyFallback {
+    /// The fallback of this kind; `None` for a kind that cannot be one.
+    #[must_use]
+    pub const fn of(kind: PolicyKind) -> Option<Self> {
+        match kind {
+            PolicyKind::RoundRobin => Some(Self::RoundRobin),
+            PolicyKind::Random => Some(Self::Random),
+            PolicyKind::PowerOfTwo => Some(Self::PowerOfTwo),
+            PolicyKind::LeastLoad
+            | PolicyKind::SessionAware
+            | PolicyKind::Sticky
+            | PolicyKind::CacheAware => None,
+        }
+    }
+
+    /// The policy it stands for.
+    #[must_use]
+    pub const fn params(self) -> PolicyParams {
+        match self {
+            Self::RoundRobin => PolicyParams::RoundRobin,
+            Self::Random => PolicyParams::Random,
+            Self::PowerOfTwo => PolicyParams::PowerOfTwo(PowerOfTwoParams { choices: 2 }),
+        }
     }
 }

@@ -55,6 +55,16 @@ const fn of_policy(policy: &PolicyParams) -> Requirements {
             loads: true,
             ..none
         },
+        // Its fallback is power_of_two.
+        PolicyParams::SessionAware => Requirements {
+            session_key: true,
+            loads: true,
+            ..none
+        },
+        PolicyParams::Sticky(sticky) => Requirements {
+            routing_key: true,
+            ..of_policy(&sticky.fallback.params())
+        },
     }
 }
 

@@ -1,4 +1,4 @@
-//! Signals and background work: reload, janitor, name refresh, drain, exit.
+//! Signals and background work: reload, janitor, name refresh, affinity sweeps, drain, exit.
 //!
 //! SIGTERM: not ready at once, new work is served for `shutdown.drain`, then listeners close and
 //! what is in flight has `shutdown.grace`. The process leaves as soon as nothing is in flight.
@@ -25,6 +25,9 @@ const JANITOR_TICK: Duration = Duration::from_millis(50);
 
 /// How often host names of engines are resolved again.
 const NAMES_TICK: Duration = Duration::from_secs(30);
+
+/// Longest time until the due times of affinity stores are looked at again.
+const SWEEP_LOOK: Duration = Duration::from_secs(1);
 
 /// How long before the listeners close answers begin to end their connections.
 const PARTING: Duration = Duration::from_secs(1);
@@ -103,6 +106,27 @@ impl BackgroundService for ReloadOnHangup {
         loop {
             tokio::select! {
                 _ = hangup.recv() => self.reload().await,
+                _ = shutdown.changed() => return,
+            }
+        }
+    }
+}
+
+/// Removes idle bindings.
+#[derive(Debug)]
+pub struct AffinitySweeper(pub Arc<App>);
+
+#[async_trait]
+impl BackgroundService for AffinitySweeper {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        let stores = &self.0.services.affinity;
+        loop {
+            let now = Instant::now();
+            let next = stores.sweep_due(now);
+            // Looks again soon: a reload may add a store or shorten an interval.
+            let wake = next.map_or(now + SWEEP_LOOK, |next| next.min(now + SWEEP_LOOK));
+            tokio::select! {
+                () = tokio::time::sleep_until(wake) => {}
                 _ = shutdown.changed() => return,
             }
         }

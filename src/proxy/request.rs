@@ -18,7 +18,7 @@ use crate::server::app::App;
 use crate::server::dispatch::Leg;
 use crate::server::live::{Exchange, ExchangeLimits};
 use crate::server::select::{Selection, select};
-use crate::server::{ApiError, bootstrap, models, prepare};
+use crate::server::{ApiError, bootstrap, header_facts, models, prepare};
 
 /// Labels of the known routes and their methods.
 fn route(path: &str) -> Option<(&'static str, &'static str)> {
@@ -93,7 +93,15 @@ impl EdgeProxy {
         ctx.buffered = Some(buffered);
         ctx.body_state = body.state;
         ctx.body_bytes = u64::try_from(body.bytes.len()).unwrap_or(u64::MAX);
-        let prepared = prepare::prepare(&ctx.routing, &app.tokenizing, &app.metrics, body.bytes);
+        let headers = &session.req_header().headers;
+        let headers = header_facts::first_values(&ctx.routing.header_names, headers);
+        let prepared = prepare::prepare(
+            &ctx.routing,
+            &app.tokenizing,
+            &app.metrics,
+            &headers,
+            body.bytes,
+        );
         match while_wanted(session, ctx.body_state, prepared).await? {
             Ok(prepared) => {
                 ctx.prepared = Some(prepared);

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::proxy::admin::AdminApp;
 use crate::proxy::health::HealthChecks;
 use crate::proxy::introspect::Introspection;
-use crate::proxy::lifecycle::{Exit, Janitor, NameRefresh, ReloadOnHangup};
+use crate::proxy::lifecycle::{AffinitySweeper, Exit, Janitor, NameRefresh, ReloadOnHangup};
 use crate::proxy::{Door, EdgeProxy};
 use crate::server::app::App;
 use crate::server::reload::Reloader;
@@ -128,6 +128,8 @@ pub fn assemble(start: Start) -> Result<Server, String> {
     let introspection = Introspection::new(Arc::clone(&app));
     server.add_service(background_service("introspection", introspection));
     server.add_service(background_service("names", NameRefresh(Arc::clone(&app))));
+    let sweeper = AffinitySweeper(Arc::clone(&app));
+    server.add_service(background_service("affinity", sweeper));
     server.add_service(background_service(
         "exit",
         Exit::new(Arc::clone(&app), leave),

@@ -13,6 +13,7 @@ use crate::server::live::LiveTable;
 use crate::server::metrics::Metrics;
 use crate::server::routing::Routing;
 use crate::server::tokenize::TokenizePool;
+use crate::state::{AffinityKind, AffinityTimes};
 
 /// Shared by every request. What must survive a reload lives here, what a reload replaces lives in
 /// [`Routing`].
@@ -48,6 +49,7 @@ impl App {
     pub fn new(routing: Routing, services: PolicyServices, cores: usize) -> Self {
         let metrics = Arc::new(Metrics::default());
         metrics.config_generation.set(gauge(routing.generation));
+        configure_affinity(&services, &routing.config);
         Self {
             routing: ArcSwap::from_pointee(routing),
             services,
@@ -75,6 +77,7 @@ impl App {
         self.metrics
             .config_generation
             .set(gauge(routing.generation));
+        configure_affinity(&self.services, &routing.config);
         self.routing.store(Arc::new(routing));
     }
 
@@ -115,8 +118,24 @@ impl App {
         self.metrics.inflight.set(gauge(self.inflight.used()));
         self.metrics.connections.set(gauge(self.connections.used()));
         self.metrics.buffered_bytes.set(gauge(self.buffered.used()));
-        self.metrics.render(&self.routing().workers.members())
+        let members = self.routing().workers.members();
+        self.metrics.render(&members, &self.services.affinity)
     }
+}
+
+/// Gives every store the times of its model; stores of models that are gone go too.
+fn configure_affinity(services: &PolicyServices, config: &Config) {
+    services.affinity.configure(|kind, model| {
+        let model = config.models.iter().find(|other| other.id == *model)?;
+        let keys = match kind {
+            AffinityKind::Session => &model.affinity.session,
+            AffinityKind::Sticky => &model.affinity.sticky,
+        };
+        Some(AffinityTimes {
+            idle: keys.idle,
+            eviction_interval: keys.eviction_interval,
+        })
+    });
 }
 
 fn gauge(value: u64) -> i64 {

@@ -16,6 +16,7 @@ use crate::config::SamplingParam;
 use crate::ids::{BucketId, ModelId, Stage};
 use crate::policies::{Limit, PolicyKind, Reason};
 use crate::server::dispatch::LegOutcome;
+use crate::state::AffinityStores;
 use crate::workers::{Members, Worker};
 use registrar::Registrar;
 
@@ -47,6 +48,7 @@ pub struct Metrics {
     admission_rejections: IntCounterVec,
     policy_decisions: IntCounterVec,
     policy_selection_failures: IntCounterVec,
+    sticky: IntCounterVec,
     tokenize_errors: IntCounterVec,
     sampling_rejections: IntCounterVec,
     config_reloads: IntCounterVec,
@@ -112,6 +114,11 @@ impl Default for Metrics {
                 "policy_selection_failures_total",
                 "requests for which no bucket supplied its engines",
                 &["policy", "reason"],
+            ),
+            sticky: new.counter(
+                "sticky_total",
+                "picks by routing key of complete selections",
+                &["outcome"],
             ),
             tokenize_errors: new.counter(
                 "ingress_tokenize_errors_total",
@@ -227,6 +234,11 @@ impl Metrics {
         self.policy_decisions.with_label_values(&labels).inc();
     }
 
+    /// A pick of a complete selection was made by routing key, with this outcome.
+    pub fn sticky(&self, outcome: &'static str) {
+        self.sticky.with_label_values(&[outcome]).inc();
+    }
+
     /// No bucket supplied its engines; the policy that was asked last, and why it gave none.
     pub fn policy_selection_failure(&self, policy: PolicyKind, reason: &'static str) {
         let labels = [policy.as_str(), reason];
@@ -295,11 +307,13 @@ impl Metrics {
             .inc();
     }
 
-    /// Prometheus text (version 0.0.4) of everything, with gauges read from `members` now.
+    /// Prometheus text (version 0.0.4) of everything, with gauges read from `members` and
+    /// `affinity` now.
     #[must_use]
-    pub fn render(&self, members: &Members) -> Vec<u8> {
+    pub fn render(&self, members: &Members, affinity: &AffinityStores) -> Vec<u8> {
         let mut families = self.registry.gather();
         families.extend(gauges::of_engines(members).gather());
+        families.extend(gauges::of_affinity(affinity).gather());
         let mut text = Vec::new();
         TextEncoder::new()
             .encode(&families, &mut text)

@@ -7,9 +7,11 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use http::HeaderMap;
 
 use crate::buckets::BucketRequest;
 use crate::server::chat_body::{self, ChatFields};
+use crate::server::header_facts::HeaderFacts;
 use crate::server::metrics::Metrics;
 use crate::server::routing::{ModelRouting, NameMatch, Routing};
 use crate::server::tokenize::TokenizePool;
@@ -38,6 +40,8 @@ pub struct Prepared {
     pub prompt: PromptFacts,
     /// Prompt plus requested output, tokens; `None` when the output budget is unknown.
     pub expected_peak_tokens: Option<u64>,
+    /// Keys and latency targets.
+    pub headers: HeaderFacts,
     /// The body for a plain engine: the client's bytes, with the model spelled as configured when
     /// an alias was used, and with what the model's sampling contract adds.
     pub body: Bytes,
@@ -54,8 +58,8 @@ impl Prepared {
             input_tokens: self.prompt.input_tokens,
             expected_peak_tokens: self.expected_peak_tokens,
             token_ids: self.prompt.token_ids.as_deref(),
-            session_key: None,
-            routing_key: None,
+            session_key: self.headers.session_key.as_deref(),
+            routing_key: self.headers.routing_key.as_deref(),
             explain: None,
         }
     }
@@ -64,12 +68,13 @@ impl Prepared {
 /// Prepares one chat request.
 ///
 /// # Errors
-/// [`ApiError::BadRequest`] (body, bootstrap fields on a PD model, sampling contract, token sum
-/// overflow) and [`ApiError::ModelNotFound`].
+/// [`ApiError::BadRequest`] (body, bootstrap fields on a PD model, sampling contract, latency
+/// targets, token sum overflow) and [`ApiError::ModelNotFound`].
 pub async fn prepare(
     routing: &Routing,
     pool: &TokenizePool,
     metrics: &Metrics,
+    headers: &HeaderMap,
     body: Bytes,
 ) -> Result<Prepared, ApiError> {
     let mut fields = chat_body::parse(&body)?;
@@ -82,6 +87,7 @@ pub async fn prepare(
             "invalid request: bootstrap_host, bootstrap_port and bootstrap_room are set by the router",
         ));
     }
+    let headers = model.headers.read(headers)?;
     let sent = |param| fields.sampling(&body, param);
     let additions = sampling::additions(&model.sampling, sent, metrics)?;
     let rid = rid::mint(&fields, &body, &model.sampling, pair);
@@ -108,6 +114,7 @@ pub async fn prepare(
         stream: fields.stream,
         prompt,
         expected_peak_tokens,
+        headers,
         body,
         rid,
     })

@@ -10,14 +10,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use http::header::HeaderName;
 use thiserror::Error;
 
 use crate::buckets::{
-    Bucket, BucketGroups, BucketResolver, EngineGroup, ResolverError, TokenLimits,
+    Bucket, BucketGroups, BucketResolver, EngineGroup, ResolverError, SloEstimates, SloOrder,
+    SloPreference, TokenLimits,
 };
-use crate::config::{self, Config};
+use crate::config::{self, Config, SloMode};
 use crate::ids::{ModelId, Stage};
 use crate::policies::{self, PolicyServices, Requirements};
+use crate::server::header_facts::HeaderReader;
 use crate::server::names;
 use crate::server::secrets::{Secrets, SecretsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -64,6 +67,8 @@ pub struct ModelRouting {
     pub sampling: config::Sampling,
     /// What its requests must be prepared with: the needs of all its groups.
     pub requirements: Requirements,
+    /// The headers that its requests are asked for.
+    pub headers: HeaderReader,
     /// The configured path and the state of the files there when the tokenizer was loaded.
     tokenizer_key: Option<TokenizerKey>,
 }
@@ -109,6 +114,8 @@ pub struct Routing {
     pub workers: WorkerRegistry,
     /// Client API keys and the admin token.
     pub secrets: Secrets,
+    /// The headers that some model is interested in.
+    pub header_names: Vec<HeaderName>,
     models: HashMap<ModelId, Arc<ModelRouting>>,
     aliases: HashMap<String, ModelId>,
 }
@@ -169,6 +176,7 @@ impl Routing {
             config,
             workers,
             secrets,
+            header_names: header_names(&models),
             models,
         })
     }
@@ -203,6 +211,17 @@ impl Routing {
     }
 }
 
+/// Every header that some model reads, once.
+fn header_names(models: &HashMap<ModelId, Arc<ModelRouting>>) -> Vec<HeaderName> {
+    let mut names = Vec::new();
+    for name in models.values().flat_map(|model| model.headers.names()) {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    names
+}
+
 fn build_model(
     index: usize,
     model: &config::Model,
@@ -218,7 +237,7 @@ fn build_model(
     let buckets = model
         .buckets
         .iter()
-        .map(|bucket| build_bucket(bucket, services));
+        .map(|bucket| build_bucket(&model.id, bucket, services));
     let resolver =
         BucketResolver::try_new(buckets.collect()).map_err(|error| BuildError::Resolver {
             model: model.id.clone(),
@@ -227,32 +246,48 @@ fn build_model(
     let (tokenizer, tokenizer_key) = tokenizer.unzip();
     Ok(ModelRouting {
         id: model.id.clone(),
-        resolver,
+        resolver: resolver.with_slo(SloOrder {
+            ttft: preference(model.slo.ttft),
+            tps: preference(model.slo.tps),
+        }),
         tokenizer,
         sampling: model.sampling.clone(),
         requirements: model.requirements(),
+        headers: HeaderReader::new(model),
         tokenizer_key,
     })
 }
 
-fn build_bucket(bucket: &config::Bucket, services: &PolicyServices) -> Bucket {
+const fn preference(mode: SloMode) -> SloPreference {
+    match mode {
+        SloMode::Disabled => SloPreference::Disabled,
+        SloMode::SloFirst => SloPreference::SloFirst,
+        SloMode::BestEffort => SloPreference::BestEffort,
+    }
+}
+
+fn build_bucket(model: &ModelId, bucket: &config::Bucket, services: &PolicyServices) -> Bucket {
     let limits = TokenLimits {
         min_input_tokens: bucket.min_input_tokens,
         max_input_tokens: bucket.max_input_tokens,
         max_context_tokens: bucket.max_context_tokens,
     };
     let groups = match &bucket.groups {
-        config::Groups::Plain(group) => BucketGroups::Plain(build_group(group, services)),
+        config::Groups::Plain(group) => BucketGroups::Plain(build_group(model, group, services)),
         config::Groups::Pd { prefill, decode } => BucketGroups::Pd {
-            prefill: build_group(prefill, services),
-            decode: build_group(decode, services),
+            prefill: build_group(model, prefill, services),
+            decode: build_group(model, decode, services),
         },
     };
-    Bucket::new(bucket.id.clone(), bucket.rank, limits, groups)
+    let estimates = SloEstimates {
+        ttft_ms: bucket.ttft_ms,
+        tokens_per_second: bucket.tokens_per_second,
+    };
+    Bucket::new(bucket.id.clone(), bucket.rank, limits, groups).with_estimates(estimates)
 }
 
-fn build_group(group: &config::Group, services: &PolicyServices) -> EngineGroup {
-    let policy = policies::build(&group.policy, group.admission, services);
+fn build_group(model: &ModelId, group: &config::Group, services: &PolicyServices) -> EngineGroup {
+    let policy = policies::build(&group.policy, group.admission, model, services);
     let built = EngineGroup::new(policy);
     match &group.worker_ids {
         Some(ids) => built.with_worker_ids(ids.iter().cloned()),

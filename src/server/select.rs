@@ -93,10 +93,11 @@ async fn run(
     metrics: &Metrics,
 ) -> Result<Selection, ApiError> {
     let request = prepared.bucket_request();
-    let resolved = prepared
-        .model
-        .resolver
-        .resolve(request.input_tokens, request.expected_peak_tokens);
+    let resolved = prepared.model.resolver.resolve(
+        request.input_tokens,
+        request.expected_peak_tokens,
+        prepared.headers.slo,
+    );
     let buckets = resolved.map_err(|error| {
         tracing::warn!(model = %request.model, %error, "selection failed");
         ApiError::Internal
@@ -154,10 +155,15 @@ async fn run(
 
 /// A selection is recorded once, for the final complete pick. Source: field-lessons L63.
 fn record_decision(metrics: &Metrics, bucket: &Bucket, pick: &BucketPick) {
-    let (stage, pick) = match pick {
-        BucketPick::Plain(pick) => (Stage::Plain, pick),
-        BucketPick::Pd { prefill, .. } => (Stage::Prefill, prefill),
+    let (stage, pick, decode) = match pick {
+        BucketPick::Plain(pick) => (Stage::Plain, pick, None),
+        BucketPick::Pd { prefill, decode } => (Stage::Prefill, prefill, Some(decode)),
     };
+    for pick in std::iter::once(pick).chain(decode) {
+        if let Some(outcome) = pick.reason.sticky_outcome() {
+            metrics.sticky(outcome);
+        }
+    }
     if let Some(group) = bucket.group(stage) {
         metrics.policy_decision(group.policy().kind(), pick.reason);
     }

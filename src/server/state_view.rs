@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::buckets::{Bucket, BucketGroups, EngineGroup};
+use crate::ids::ModelId;
 use crate::server::app::App;
 use crate::server::routing::{ModelRouting, Routing};
-use crate::state::{EngineLoad, LoadSnapshot};
+use crate::state::{AffinityKind, AffinityStores, EngineLoad, LoadSnapshot};
 use crate::workers::Worker;
 
 /// The whole view.
@@ -28,11 +29,16 @@ pub fn state(app: &App) -> Value {
         "ready": app.unready().is_none(),
         "inflight_requests": app.inflight.used(),
         "buffered_body_bytes": app.buffered.used(),
-        "models": routing.models().map(|m| model(&routing, m, &loads)).collect::<Vec<_>>(),
+        "models": routing.models().map(|m| model(&routing, m, &loads, &app.services.affinity)).collect::<Vec<_>>(),
     })
 }
 
-fn model(routing: &Routing, model: &ModelRouting, loads: &LoadSnapshot) -> Value {
+fn model(
+    routing: &Routing,
+    model: &ModelRouting,
+    loads: &LoadSnapshot,
+    stores: &AffinityStores,
+) -> Value {
     let members = routing.workers.members().all();
     let engines = members.iter().filter(|engine| *engine.model() == model.id);
     let config = routing
@@ -45,8 +51,21 @@ fn model(routing: &Routing, model: &ModelRouting, loads: &LoadSnapshot) -> Value
         "aliases": config.map(|config| &config.aliases),
         "tokenizer": model.tokenizer.as_ref().map(|tokenizer| tokenizer.path()),
         "servable": model.servable(&routing.workers),
+        "affinity": affinity(stores, &model.id),
         "buckets": model.resolver.buckets().iter().map(bucket).collect::<Vec<_>>(),
         "engines": engines.map(|e| engine(e, loads)).collect::<Vec<_>>(),
+    })
+}
+
+/// Number of bindings and their memory by kind; null for a kind that no group ever used.
+fn affinity(stores: &AffinityStores, model: &ModelId) -> Value {
+    let size = |kind| {
+        let store = stores.get(kind, model)?;
+        Some(json!({"bindings": store.len(), "bytes": store.bytes(), "evicted": store.evicted()}))
+    };
+    json!({
+        "session": size(AffinityKind::Session),
+        "sticky": size(AffinityKind::Sticky),
     })
 }
 
@@ -65,6 +84,8 @@ fn bucket(bucket: &Bucket) -> Value {
         "capacity": (capacity != u64::MAX).then_some(capacity),
         "limits": {"min": limits.min_input_tokens, "max": limits.max_input_tokens},
         "max_context_tokens": limits.max_context_tokens,
+        "ttft_ms": bucket.estimates().ttft_ms,
+        "tokens_per_second": bucket.estimates().tokens_per_second,
         "groups": groups,
     })
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sgl_edge::config::{
-    Admin, Auth, Bucket, Config, Group, Groups, Health, Limits, Log, LogFormat, LogLevel, Model,
-    Sampling, Shutdown, Timeouts, parse,
+    Admin, Affinity, AffinityKeys, Auth, Bucket, Config, Group, Groups, Health, Limits, Log,
+    LogFormat, LogLevel, Model, Sampling, Shutdown, Slo, SloMode, Timeouts, parse,
 };
 use sgl_edge::ids::Stage;
 use sgl_edge::policies::{AdmissionLimits, PolicyParams, PowerOfTwoParams};
@@ -23,6 +23,8 @@ fn bucket(id: &str, rank: u32, groups: Groups) -> Bucket {
         min_input_tokens: None,
         max_input_tokens: None,
         max_context_tokens: None,
+        ttft_ms: None,
+        tokens_per_second: None,
         groups,
     }
 }
@@ -32,6 +34,14 @@ fn group() -> Group {
         worker_ids: None,
         policy: PolicyParams::PowerOfTwo(PowerOfTwoParams::try_new(2).unwrap()),
         admission: AdmissionLimits::default(),
+    }
+}
+
+fn keys(header: &str) -> AffinityKeys {
+    AffinityKeys {
+        header: header.to_owned(),
+        idle: secs(600),
+        eviction_interval: secs(60),
     }
 }
 
@@ -46,6 +56,14 @@ fn model() -> Model {
         tokenizer: None,
         sampling: Sampling::default(),
         engine_api_key_file: None,
+        affinity: Affinity {
+            session: keys("x-session-id"),
+            sticky: keys("x-sgl-routing-key"),
+        },
+        slo: Slo {
+            ttft: SloMode::Disabled,
+            tps: SloMode::Disabled,
+        },
         engines: vec![WorkerSpec {
             id: "E1".into(),
             url: EngineUrl::parse("http://127.0.0.1:30001").unwrap(),

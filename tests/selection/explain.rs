@@ -13,7 +13,7 @@ use crate::support::picks::{ask_bucket, facts, ids, now};
 
 fn bucket(params: &PolicyParams, limits: AdmissionLimits, members: Option<&[&str]>) -> Bucket {
     let services = PolicyServices::new(std::sync::Arc::default());
-    let mut group = EngineGroup::new(build(params, limits, &services));
+    let mut group = EngineGroup::new(build(params, limits, &MODEL.into(), &services));
     if let Some(members) = members {
         group = group.with_worker_ids(members.iter().map(|id| (*id).into()));
     }

@@ -1,4 +1,4 @@
-//! Selection through the public API, without sockets: design §2 to §5, policy-semantics §3 to §12.
+//! Selection through the public API, without sockets: design §2 to §6, policy-semantics §3 to §15 and §19.
 //!
 //! One file per section. A test is named after the rule it holds; random loops print their seed,
 //! and `SGL_EDGE_SEED=N` repeats one.
@@ -8,6 +8,8 @@ mod support;
 
 mod admission;
 mod admission_placement;
+mod affinity_routing;
+mod affinity_store;
 mod answers;
 mod bucket_loop;
 mod bucket_loop_worked;
@@ -23,4 +25,6 @@ mod pressure_extremes;
 mod resolver;
 mod resolver_model;
 mod rotation;
+mod sessions;
+mod slo;
 mod snapshots;

@@ -13,7 +13,7 @@ use sgl_edge::policies::{
 use sgl_edge::state::{EngineLoadTable, FRESHNESS};
 use sgl_edge::workers::Worker;
 
-use crate::support::engines::{engine, hold, hold_staircase, plain_engines};
+use crate::support::engines::{MODEL, engine, hold, hold_staircase, plain_engines};
 use crate::support::fakes::ScriptedDraw;
 use crate::support::loads::{basic, decode_load, prefill_load, table, with_estimate};
 use crate::support::picks::{ask, chosen, chosen_at};
@@ -270,18 +270,19 @@ fn a_policy_built_from_parameters_uses_the_services_it_was_given() {
     let _held = hold(&engines[0], 1);
     let draw = ScriptedDraw::new([0, 0, 1]);
     let services = PolicyServices {
-        loads: Arc::default(),
         draw: draw.clone(),
+        ..PolicyServices::new(Arc::default())
     };
+    let model = MODEL.into();
     let limits = AdmissionLimits::default();
-    let two = build(&PolicyParams::default(), limits, &services);
+    let two = build(&PolicyParams::default(), limits, &model, &services);
     assert_eq!(
         chosen(two.as_ref(), &engines),
         "b",
         "two choices by default"
     );
     let one = PowerOfTwoParams::try_new(1).expect("one");
-    let one = build(&PolicyParams::PowerOfTwo(one), limits, &services);
+    let one = build(&PolicyParams::PowerOfTwo(one), limits, &model, &services);
     assert_eq!(
         chosen(one.as_ref(), &engines),
         "b",

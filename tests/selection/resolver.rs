@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sgl_edge::buckets::{
-    Bucket, BucketGroups, BucketResolver, EngineGroup, ResolverError, TokenLimits,
+    Bucket, BucketGroups, BucketResolver, EngineGroup, ResolverError, SloTargets, TokenLimits,
 };
 use sgl_edge::ids::BucketId;
 use sgl_edge::policies::PickError;
@@ -33,7 +33,7 @@ fn watched(id: &str, rank: u32, limits: Limits, journal: &Journal) -> Bucket {
 
 pub(crate) fn resolved(resolver: &BucketResolver, input: u64, peak: Option<u64>) -> Vec<&str> {
     let buckets = resolver
-        .resolve(input, peak)
+        .resolve(input, peak, SloTargets::default())
         .expect("peak not below the input");
     buckets.map(|bucket| bucket.id().as_str()).collect()
 }
@@ -45,7 +45,7 @@ fn order(buckets: Vec<Bucket>) -> Vec<String> {
 }
 
 /// The buckets of the worked table, given in an order that is not the answer.
-fn worked() -> BucketResolver {
+pub(crate) fn worked() -> BucketResolver {
     BucketResolver::try_new(vec![
         bucket("any", 5, NONE),
         bucket("long", 20, (Some(0), Some(131_072), Some(131_072))),
@@ -80,7 +80,9 @@ fn every_row_of_the_worked_table() {
 fn a_peak_below_the_input_is_an_invalid_signal_even_if_no_bucket_could_fit() {
     let tiny = BucketResolver::try_new(vec![bucket("tiny", 0, (None, Some(1), None))]);
     for resolver in [worked(), tiny.expect("good")] {
-        let error = resolver.resolve(4000, Some(3999)).map(Iterator::count);
+        let error = resolver
+            .resolve(4000, Some(3999), SloTargets::default())
+            .map(Iterator::count);
         assert!(
             matches!(error, Err(PickError::InvalidSignal(_))),
             "{error:?}"

@@ -2,7 +2,7 @@
 
 use rand::Rng;
 use rand::rngs::StdRng;
-use sgl_edge::buckets::BucketResolver;
+use sgl_edge::buckets::{BucketResolver, SloTargets};
 
 use crate::resolver::{bucket, resolved};
 use crate::support::seed::rng;
@@ -93,7 +93,11 @@ fn any_buckets_resolve_as_the_model_says() {
         let resolver = BucketResolver::try_new(buckets.collect()).expect("reachable, distinct");
         let (input, peak) = (number(&mut rng), maybe(&mut rng));
         if matches!(peak, Some(peak) if peak < input) {
-            assert!(resolver.resolve(input, peak).is_err());
+            assert!(
+                resolver
+                    .resolve(input, peak, SloTargets::default())
+                    .is_err()
+            );
             continue;
         }
         let found = resolved(&resolver, input, peak);

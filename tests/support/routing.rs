@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use sgl_edge::buckets::{Bucket, BucketResolver};
 use sgl_edge::config;
 use sgl_edge::policies::{PolicyServices, SeededDraw};
@@ -12,7 +13,7 @@ use sgl_edge::server::prepare::{Prepared, prepare};
 use sgl_edge::server::routing::Routing;
 use sgl_edge::server::select::{Selection, select};
 use sgl_edge::server::tokenize::TokenizePool;
-use sgl_edge::state::EngineLoadTable;
+use sgl_edge::state::{AffinityStores, EngineLoadTable};
 use sgl_edge::workers::{Members, Worker};
 
 use super::engines::MODEL;
@@ -23,6 +24,7 @@ pub(crate) struct Router {
     pub(crate) routing: Routing,
     pub(crate) loads: Arc<EngineLoadTable>,
     pub(crate) metrics: Metrics,
+    pub(crate) services: PolicyServices,
     pool: TokenizePool,
 }
 
@@ -32,14 +34,15 @@ impl Router {
         let config = config::parse(yaml, "test.yaml").unwrap_or_else(|errors| panic!("{errors}"));
         let loads = Arc::new(EngineLoadTable::default());
         let services = PolicyServices {
-            loads: Arc::clone(&loads),
             draw: Arc::new(SeededDraw::new(1)),
+            ..PolicyServices::new(Arc::clone(&loads))
         };
         let routing = Routing::build(Arc::new(config), &services, None).expect("it can be built");
         Self {
             routing,
             loads,
             metrics: Metrics::default(),
+            services,
             pool: TokenizePool::new(1),
         }
     }
@@ -63,25 +66,55 @@ impl Router {
 
     /// Prepares a body.
     pub(crate) fn prepare(&self, body: &str) -> Result<Prepared, ApiError> {
+        self.prepare_with(body, &HeaderMap::new())
+    }
+
+    /// Prepares a body that came with `headers`.
+    pub(crate) fn prepare_with(
+        &self,
+        body: &str,
+        headers: &HeaderMap,
+    ) -> Result<Prepared, ApiError> {
         let body = Bytes::copy_from_slice(body.as_bytes());
-        now(prepare(&self.routing, &self.pool, &self.metrics, body))
+        now(prepare(
+            &self.routing,
+            &self.pool,
+            &self.metrics,
+            headers,
+            body,
+        ))
     }
 
     /// Prepares a body that must be right, and selects.
     pub(crate) fn select(&self, body: &str) -> Result<Selection, ApiError> {
-        let prepared = self.prepare(body).expect("a good body");
+        self.select_with(body, &HeaderMap::new())
+    }
+
+    /// The same for a body that came with `headers`.
+    pub(crate) fn select_with(
+        &self,
+        body: &str,
+        headers: &HeaderMap,
+    ) -> Result<Selection, ApiError> {
+        let prepared = self.prepare_with(body, headers).expect("a good request");
         now(select(&prepared, &self.routing.workers, &self.metrics))
     }
 
     /// The value of a series of the router's own metrics; 0 when it does not exist yet.
     pub(crate) fn series(&self, series: &str) -> u64 {
-        value(&self.metrics, series)
+        value_in(&self.metrics, &self.services.affinity, series)
     }
 }
 
-/// The value of the series `name{labels}`, without the common prefix; 0 when it does not exist.
+/// The value of the series `name{labels}` of a router without bindings.
 pub(crate) fn value(metrics: &Metrics, series: &str) -> u64 {
-    let text = String::from_utf8(metrics.render(&Members::default())).expect("text");
+    value_in(metrics, &AffinityStores::default(), series)
+}
+
+/// The value of the series `name{labels}`, without the common prefix; 0 when it does not exist.
+fn value_in(metrics: &Metrics, affinity: &AffinityStores, series: &str) -> u64 {
+    let text = metrics.render(&Members::default(), affinity);
+    let text = String::from_utf8(text).expect("text");
     let line = text.lines().find_map(|line| {
         let rest = line.strip_prefix("sgl_router_")?.strip_prefix(series)?;
         rest.strip_prefix(' ')

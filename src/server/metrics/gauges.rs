@@ -1,16 +1,55 @@
-//! Gauges that are read from the engines when somebody scrapes, so that a removed engine
+//! Numbers that are read from their owners when somebody scrapes, so that a removed engine
 //! disappears at once.
 
-use prometheus::{IntGaugeVec, Opts, Registry};
+use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
 use tokio::time::Instant;
 
 use crate::ids::Stage;
+use crate::state::{AffinityKind, AffinityStore, AffinityStores};
 use crate::workers::Members;
+
+fn registry() -> Registry {
+    Registry::new_custom(Some("sgl_router".into()), None).expect("the prefix is a valid name")
+}
+
+/// Series of the bindings that exist now, and of those that are gone.
+pub(super) fn of_affinity(stores: &AffinityStores) -> Registry {
+    let registry = registry();
+    let bindings = Opts::new("affinity_bindings", "keys bound to an engine");
+    let bindings = IntGaugeVec::new(bindings, &["kind"]).expect("names and labels are valid");
+    let counter = |name: &str, help: &str| {
+        let counter = IntCounterVec::new(Opts::new(name, help), &["kind"]);
+        counter.expect("names and labels are valid")
+    };
+    let evicted = counter(
+        "affinity_evictions_total",
+        "bindings pushed out because memory was short",
+    );
+    let expired = counter("affinity_expired_total", "bindings removed as idle");
+    for kind in AffinityKind::ALL {
+        let count = |of: fn(&AffinityStore) -> u64| stores.sum(kind, of);
+        let size = count(|store| u64::try_from(store.len()).unwrap_or(u64::MAX));
+        let label = [kind.as_str()];
+        let bindings = bindings.with_label_values(&label);
+        bindings.set(i64::try_from(size).unwrap_or(i64::MAX));
+        let pushed_out = count(AffinityStore::evicted);
+        evicted.with_label_values(&label).inc_by(pushed_out);
+        let idle = count(AffinityStore::expired);
+        expired.with_label_values(&label).inc_by(idle);
+    }
+    let all: [Box<dyn prometheus::core::Collector>; 3] =
+        [Box::new(bindings), Box::new(evicted), Box::new(expired)];
+    for collector in all {
+        registry
+            .register(collector)
+            .expect("every name is registered once");
+    }
+    registry
+}
 
 /// Series of the engines that exist now.
 pub(super) fn of_engines(members: &Members) -> Registry {
-    let registry =
-        Registry::new_custom(Some("sgl_router".into()), None).expect("the prefix is a valid name");
+    let registry = registry();
     let gauge = |name: &str, help: &str, labels: &[&str]| {
         let gauge = IntGaugeVec::new(Opts::new(name, help), labels);
         let gauge = gauge.expect("names and labels are valid");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::HeaderMap;
 
 use super::*;
 use crate::config;
@@ -10,7 +11,7 @@ use crate::policies::PolicyServices;
 use crate::server::prepare::{Prepared, prepare};
 use crate::server::routing::Routing;
 use crate::server::tokenize::TokenizePool;
-use crate::state::EngineLoadTable;
+use crate::state::{AffinityStores, EngineLoadTable};
 use crate::workers::Members;
 
 struct Router {
@@ -41,7 +42,15 @@ impl Router {
 
     async fn prepare(&self, body: &str) -> Result<Prepared, ApiError> {
         let body = Bytes::copy_from_slice(body.as_bytes());
-        prepare(&self.routing, &TokenizePool::new(1), &self.metrics, body).await
+        let headers = HeaderMap::new();
+        prepare(
+            &self.routing,
+            &TokenizePool::new(1),
+            &self.metrics,
+            &headers,
+            body,
+        )
+        .await
     }
 
     /// The body an engine gets.
@@ -64,7 +73,11 @@ impl Router {
 
     /// The value of a series; 0 when it does not exist.
     fn series(&self, series: &str) -> u64 {
-        let text = String::from_utf8(self.metrics.render(&Members::default())).unwrap();
+        let text = String::from_utf8(
+            self.metrics
+                .render(&Members::default(), &AffinityStores::default()),
+        )
+        .unwrap();
         let prefix = format!("sgl_router_{series} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
         line.map_or(0, |value| value.parse().unwrap())
@@ -271,7 +284,15 @@ async fn an_untouched_body_is_not_copied() {
     let router = Router::new("{override: {temperature: 1}}");
     let body = Bytes::from_static(br#"{"model":"m","temperature":1}"#);
     let pool = TokenizePool::new(1);
-    let prepared = prepare(&router.routing, &pool, &router.metrics, body.clone()).await;
+    let headers = HeaderMap::new();
+    let prepared = prepare(
+        &router.routing,
+        &pool,
+        &router.metrics,
+        &headers,
+        body.clone(),
+    )
+    .await;
     assert_eq!(prepared.unwrap().body.as_ptr(), body.as_ptr());
 }
 
