@@ -4,16 +4,21 @@
 //! token configured, everything except metrics and probes needs it. Source: contract §4.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
-use pingora::apps::http_app::ServeHttp;
+use pingora::apps::http_app::{HttpServer, ServeHttp};
+use pingora::apps::{HttpServerApp, ReusedHttpStream};
 use pingora::protocols::http::ServerSession;
+use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
 use serde_json::json;
 
+use crate::config::Timeouts;
+use crate::proxy::CLIENT_KEEPALIVE_SECS;
 use crate::proxy::engine_call::EngineClient;
 use crate::proxy::fanout;
 use crate::server::ApiError;
@@ -27,6 +32,57 @@ pub struct AdminApp {
     app: Arc<App>,
     reloader: Option<Arc<Reloader>>,
     engines: EngineClient,
+}
+
+/// Idle time of a kept connection, as on the data listener, plus what one exchange may take: the
+/// head within `client_header`, the calls to engines within `request`. Pingora bounds only each
+/// read, which a drip of bytes never reaches.
+fn exchange_limit(timeouts: &Timeouts) -> Duration {
+    Duration::from_secs(CLIENT_KEEPALIVE_SECS)
+        + timeouts.client_header
+        + timeouts.client_body_idle
+        + timeouts.request
+}
+
+/// The admin listener's application: [`AdminApp`] with a limit on every exchange.
+pub struct AdminDoor {
+    http: Arc<HttpServer<AdminApp>>,
+    app: Arc<App>,
+}
+
+impl std::fmt::Debug for AdminDoor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AdminDoor").finish_non_exhaustive()
+    }
+}
+
+impl AdminDoor {
+    /// Serves `admin` to everybody who comes in time.
+    #[must_use]
+    pub fn new(admin: AdminApp) -> Self {
+        let app = Arc::clone(&admin.app);
+        Self {
+            http: Arc::new(HttpServer::new_app(admin)),
+            app,
+        }
+    }
+}
+
+#[async_trait]
+impl HttpServerApp for AdminDoor {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        session: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        let limit = exchange_limit(&self.app.routing().config.timeouts);
+        let exchange = self.http.process_new_http(session, shutdown);
+        tokio::time::timeout(limit, exchange).await.ok().flatten()
+    }
+
+    async fn http_cleanup(&self) {
+        self.http.http_cleanup().await;
+    }
 }
 
 /// The admin routes.

@@ -143,21 +143,22 @@ impl Call {
         self.session.finish_request_body().await
     }
 
-    /// The head of the answer; interim answers are skipped.
+    /// Waits for the head of the answer; interim answers are skipped.
     ///
     /// # Errors
     /// The engine closes or stays silent.
     pub(crate) async fn answer_head(&mut self) -> Result<&ResponseHeader> {
-        loop {
+        while self.head().is_none() {
             self.session.read_response_header().await?;
-            let head = self.session.response_header();
-            if head.is_none_or(|head| !head.status.is_informational()) {
-                break;
-            }
         }
-        self.session
-            .response_header()
+        self.head()
             .ok_or_else(|| Error::new_up(ErrorType::InvalidHTTPHeader))
+    }
+
+    /// The head of the answer, once it has come.
+    fn head(&self) -> Option<&ResponseHeader> {
+        let head = self.session.response_header()?;
+        (!head.status.is_informational()).then_some(head)
     }
 
     /// The next piece of the answer's body, none at its end.

@@ -8,6 +8,10 @@
 //! **When the client leaves** (or decode fails), decode ends at once; prefill may still finish,
 //! because the transfer of a computed cache must not be torn, but for [`LINGER`] at most. Its guard
 //! and permit live in its task and end exactly once, with it.
+//!
+//! **When both engines stay silent** for `first_byte`, the client gets `upstream_timeout` and both
+//! legs count as failed: one of them is at fault and nobody here can tell which; the other one
+//! clears its count with its next partner.
 //! Source: engine-wire §3.3, field-lessons L07, L11, L12.
 
 use std::sync::Arc;
@@ -16,11 +20,13 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::header;
 use pingora::http::RequestHeader;
+use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::config::Timeouts;
-use crate::proxy::engine_call::{self, EngineClient};
+use crate::proxy::engine_call::{self, Call, EngineClient};
 use crate::proxy::peer;
 use crate::server::dispatch::{Leg, LegOutcome};
 use crate::server::live::{EndCause, EngineAnswer, Exchange};
@@ -66,7 +72,8 @@ pub(crate) fn start(
             room,
             engine: Arc::clone(leg.engine()),
         };
-        let (ended, wanted) = attend(run(&engines, &sent, head, &timeouts), gone).await;
+        let leg_run = run(&engines, &sent, head, &timeouts, &exchange);
+        let (ended, wanted) = attend(leg_run, gone).await;
         // Without the decode side a transfer cannot succeed: that is no fault of the engine.
         if wanted || ended.outcome == LegOutcome::Success {
             leg.settle(ended.outcome);
@@ -113,6 +120,19 @@ impl Ended {
             cause: Some(EndCause::PrefillFailed),
         }
     }
+
+    /// Nothing came within `first_byte`. While decode is silent too nobody can tell whose fault it
+    /// is: the time is up for the pair, and both engines are charged.
+    fn silent(exchange: &Exchange) -> Self {
+        Self {
+            outcome: LegOutcome::Error,
+            cause: Some(if exchange.heard_once() {
+                EndCause::PrefillFailed
+            } else {
+                EndCause::FirstByte
+            }),
+        }
+    }
 }
 
 /// Carries the leg out.
@@ -121,11 +141,21 @@ async fn run(
     sent: &Sent,
     head: RequestHeader,
     timeouts: &Timeouts,
+    exchange: &Exchange,
 ) -> Ended {
-    let limit = timeouts.first_byte.min(timeouts.lifetime);
-    let reply = tokio::time::timeout(limit, send(engines, sent, head, timeouts)).await;
-    let reply = reply.unwrap_or_else(|_| Err(Error::new_up(ErrorType::ReadTimedout)));
+    let deadline = Instant::now() + timeouts.first_byte.min(timeouts.lifetime);
     let (engine, room) = (sent.engine.id(), sent.room);
+    let begun = within(deadline, send(engines, sent, head, timeouts)).await;
+    if let Err(error) = &begun
+        && *error.etype() == ErrorType::ReadTimedout
+    {
+        tracing::warn!(%engine, room, "prefill leg is silent");
+        return Ended::silent(exchange);
+    }
+    let reply = match begun {
+        Ok((call, peer)) => within(deadline, drain(engines, call, &peer)).await,
+        Err(error) => Err(error),
+    };
     match reply {
         Ok(reply) => {
             let cause = reply.cause();
@@ -142,6 +172,11 @@ async fn run(
             Ended::failed(LegOutcome::Error)
         }
     }
+}
+
+async fn within<T>(deadline: Instant, step: impl Future<Output = Result<T>>) -> Result<T> {
+    let step = tokio::time::timeout_at(deadline, step).await;
+    step.unwrap_or_else(|_| Err(Error::new_up(ErrorType::ReadTimedout)))
 }
 
 /// A drained prefill answer.
@@ -165,15 +200,22 @@ impl Reply {
     }
 }
 
+/// Sends the request and waits for the head of its answer.
 async fn send(
     engines: &EngineClient,
     sent: &Sent,
     head: RequestHeader,
     timeouts: &Timeouts,
-) -> Result<Reply> {
+) -> Result<(Call, HttpPeer)> {
     let peer = peer::http1(&sent.engine, timeouts)?;
     let mut call = engines.open(&peer).await?;
     call.request(head, sent.body.clone()).await?;
+    call.answer_head().await?;
+    Ok((call, peer))
+}
+
+/// Reads the rest, keeping only what a refusal needs.
+async fn drain(engines: &EngineClient, mut call: Call, peer: &HttpPeer) -> Result<Reply> {
     let head = call.answer_head().await?;
     let text = |name| {
         let value = head.headers.get(name)?.to_str().ok()?;
@@ -190,7 +232,7 @@ async fn send(
             kept.extend_from_slice(&piece);
         }
     }
-    engines.release(call, &peer).await;
+    engines.release(call, peer).await;
     Ok(Reply {
         answer: EngineAnswer {
             status,

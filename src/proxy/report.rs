@@ -99,12 +99,13 @@ fn settle(app: &App, error: Option<&Error>, end: &'static str, ctx: &mut Request
         return;
     };
     dispatch.exchange.disarm();
-    if error.is_none()
-        && in_band == LegOutcome::Success
+    // Decode has all it needed of prefill, or the time of the pair is up. After a refusal of
+    // decode's, prefill is left without a partner and must not be blamed for that.
+    let silent = dispatch.exchange.cause() == Some(&EndCause::FirstByte);
+    let answered = error.is_none() && in_band == LegOutcome::Success;
+    if (answered || silent)
         && let Some(alive) = dispatch.prefill_alive.take()
     {
-        // Decode has all it needed of prefill. After a refusal of decode's, prefill is left
-        // without a partner and must not be blamed for that.
         let _ = alive.send(());
     }
     match error {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use pingora::apps::http_app::HttpServer;
 use pingora::server::Server;
 use pingora::server::configuration::{Opt, ServerConf};
 use pingora::services::background::background_service;
@@ -11,7 +10,7 @@ use pingora::services::listening::Service;
 use pingora_proxy::HttpProxy;
 
 use crate::config::Config;
-use crate::proxy::admin::AdminApp;
+use crate::proxy::admin::{AdminApp, AdminDoor};
 use crate::proxy::health::HealthChecks;
 use crate::proxy::introspect::Introspection;
 use crate::proxy::lifecycle::{AffinitySweeper, Exit, Janitor, NameRefresh, ReloadOnHangup};
@@ -113,7 +112,7 @@ pub fn assemble(start: Start) -> Result<Server, String> {
 
     let mut admin = Service::new(
         "admin".to_owned(),
-        HttpServer::new_app(AdminApp::new(Arc::clone(&app), reloader.clone(), &conf)),
+        AdminDoor::new(AdminApp::new(Arc::clone(&app), reloader.clone(), &conf)),
     );
     admin.threads = Some(1);
     admin.add_tcp(&config.admin.listen.to_string());

@@ -197,6 +197,12 @@ impl Exchange {
         self.cause.get()
     }
 
+    /// Whether the answering engine has sent anything.
+    #[must_use]
+    pub fn heard_once(&self) -> bool {
+        self.first_byte_seen.load(Ordering::Relaxed) != 0
+    }
+
     fn expect_bytes(&self, within: Duration, now: Instant) {
         let limit = now.saturating_duration_since(self.arrived) + within;
         self.silence_ends_ms.store(millis(limit), Ordering::Relaxed);
@@ -217,10 +223,10 @@ impl Exchange {
                 self.heard(now);
                 return None;
             }
-            return Some(if self.first_byte_seen.load(Ordering::Relaxed) == 0 {
-                EndCause::FirstByte
-            } else {
+            return Some(if self.heard_once() {
                 EndCause::StreamIdle
+            } else {
+                EndCause::FirstByte
             });
         }
         None

@@ -175,11 +175,10 @@ async fn assert_booked(proxy: &Watched, cell: &Cell, want: Want, rounds: f64) {
         |engine: &Engine| gauges.sum_of("worker_cb_state", &[("worker_url", engine.name())]) == 1.0;
     let outcomes = |engine: &Engine| outcomes(&gauges, engine);
     if want.sees == Sees::Silence {
-        let errors: f64 = cell
-            .engines()
-            .map(|engine| booked(engine, &["error"]))
-            .sum();
-        assert!(errors >= rounds, "{name}: somebody was silent");
+        for engine in cell.engines() {
+            let (booked, seen) = (booked(engine, &["error"]), outcomes(engine));
+            assert_eq!(booked, rounds, "{name}: both were silent, not\n{seen}");
+        }
     } else {
         assert_eq!(
             booked(&cell.faulty, &[want.outcome]),
@@ -197,7 +196,8 @@ async fn assert_booked(proxy: &Watched, cell: &Cell, want: Want, rounds: f64) {
                 want.other,
                 outcomes(other)
             );
-            assert!(!open(other), "{name}: the other engine is blamed");
+            let blamed = want.other == ["error"];
+            assert_eq!(open(other), blamed, "{name}: the other engine is blamed");
         }
     }
     let answering = match (cell.leg, &cell.other) {
