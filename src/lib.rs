@@ -4,6 +4,7 @@
 //!   ids                       names of things; knows nothing
 //!    |---- workers            who exists, and who is well
 //!    |---- state              what was observed: loads (bindings and prefixes to come)
+//!    |        |---- feeds   what engines publish, turned into state
 //!    |        |
 //!    '---- policies           which engine of these
 //!             |---- buckets   which group of engines
@@ -21,6 +22,7 @@
 pub mod buckets;
 pub mod config;
 pub mod demo;
+pub mod feeds;
 pub mod ids;
 pub mod logging;
 pub mod mock;

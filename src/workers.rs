@@ -6,7 +6,9 @@
 //! bucket and no HTTP. Source: design "Data ownership", policy-semantics §18.
 
 pub mod breaker;
+mod endpoint;
 mod introspection;
+mod publishers;
 mod registry;
 mod url;
 
@@ -18,7 +20,9 @@ use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
 
 pub use breaker::{Breaker, BreakerParams, BreakerState, Outcome, Permit};
-pub use introspection::Introspection;
+pub use endpoint::{EndpointError, TcpEndpoint};
+pub use introspection::{Facts, Introspection};
+pub use publishers::{LOAD_TOPIC, Publishers};
 pub use registry::{Members, RegistryError, WorkerRegistry};
 pub use url::{EngineUrl, UrlError};
 

@@ -13,10 +13,11 @@ mod words;
 use words::{Word, words};
 
 /// Each module of the crate and the modules that it may name through `crate::`.
-const MAY_NAME: [(&str, &[&str]); 12] = [
+const MAY_NAME: [(&str, &[&str]); 13] = [
     ("ids", &[]),
     ("workers", &["ids"]),
     ("state", &["ids"]),
+    ("feeds", &["ids", "workers", "state"]),
     ("tokenizer", &[]),
     ("mock", &[]),
     ("policies", &["ids", "workers", "state"]),
@@ -34,7 +35,10 @@ const MAY_NAME: [(&str, &[&str]); 12] = [
             "tokenizer",
         ],
     ),
-    ("proxy", &["ids", "workers", "buckets", "config", "server"]),
+    (
+        "proxy",
+        &["ids", "workers", "feeds", "buckets", "config", "server"],
+    ),
     ("logging", &["config"]),
     ("demo", &["config", "mock", "policies", "server"]),
 ];

@@ -5,7 +5,9 @@
 
 use std::fmt::Write as _;
 
-use crate::config::types::{Affinity, Bucket, Config, Group, Groups, Model, Sampling, Slo};
+use crate::config::types::{
+    Affinity, Bucket, Config, Group, Groups, KvEvents, Model, Sampling, Slo,
+};
 use crate::config::units::show_duration;
 use crate::ids::Stage;
 use crate::policies::{AdmissionLimits, PolicyParams};
@@ -44,6 +46,7 @@ fn describe_model(lines: &mut Vec<String>, model: &Model) {
     lines.extend(sampling(&model.sampling));
     lines.extend(affinity(model));
     lines.extend(slo(model.slo));
+    lines.extend(kv_events(&model.kv_events));
     for stage in Stage::ALL {
         let engines = model.engines.iter().filter(|engine| engine.role == stage);
         let ids: Vec<&str> = engines.map(|engine| engine.id.as_str()).collect();
@@ -96,6 +99,23 @@ fn affinity(model: &Model) -> Option<String> {
 fn slo(slo: Slo) -> Option<String> {
     let (ttft, tps) = (slo.ttft.as_str(), slo.tps.as_str());
     (slo != Slo::default()).then(|| format!("  slo: ttft {ttft}, tps {tps}"))
+}
+
+/// Where events and reports come from; `None` for the default.
+fn kv_events(setting: &KvEvents) -> Option<String> {
+    match setting {
+        KvEvents::Auto => None,
+        KvEvents::Off => Some("  KV events off".to_owned()),
+        KvEvents::Explicit(named) => {
+            let rows = named.iter().map(|(engine, publishers)| {
+                let load = publishers.load.as_ref();
+                let load = load.map_or_else(|| "none".to_owned(), ToString::to_string);
+                format!("{engine} from {}, load from {load}", publishers.events)
+            });
+            let rows: Vec<String> = rows.collect();
+            Some(format!("  KV events: {}", rows.join("; ")))
+        }
+    }
 }
 
 fn describe_bucket(lines: &mut Vec<String>, number: usize, bucket: &Bucket) {

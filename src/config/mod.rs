@@ -4,7 +4,7 @@
 //!   text ── tree ── toplevel ─┬─ listeners                        Config ── describe
 //!          (lines)            └─ models ─┬─ engines               + warnings
 //!                                        ├─ buckets ── policy
-//!                                        ├─ affinity, sampling
+//!                                        ├─ affinity, sampling, kv_events
 //!                                        └─ unbuilt
 //!
 //!   used by all: reader (keys, problems), scalars, units, dropped (names with a past)
@@ -27,6 +27,7 @@ mod describe;
 mod dropped;
 mod engines;
 mod error;
+mod kv_events;
 mod listeners;
 mod models;
 mod policy;
@@ -49,8 +50,8 @@ pub use describe::describe;
 pub use error::{ConfigError, ConfigErrors};
 pub use types::{
     Admin, Affinity, AffinityKeys, Allowed, Auth, Bucket, Config, Conflict, Group, Groups, Health,
-    Limits, Log, LogFormat, LogLevel, Model, Number, Sampling, SamplingParam, Shutdown, Slo,
-    SloMode, Timeouts,
+    KvEvents, Limits, Log, LogFormat, LogLevel, Model, Number, Sampling, SamplingParam, Shutdown,
+    Slo, SloMode, Timeouts,
 };
 pub use write::to_yaml;
 

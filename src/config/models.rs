@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use crate::config::reader::{At, Fields, Place, Problems};
 use crate::config::scalars::{name, one_of, path};
 use crate::config::types::{Model, Slo, SloMode};
-use crate::config::{affinity, buckets, engines, sampling, unbuilt};
+use crate::config::{affinity, buckets, engines, kv_events, sampling, unbuilt};
 use crate::ids::{ModelId, WorkerId};
 
 const KEYS: [&str; 11] = [
@@ -71,11 +71,9 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
     // Where the id is unusable, engines are still read, for their own problems.
     let model_id = ModelId::from(id.clone().unwrap_or_default());
     let engines = engines::engines(problems, &fields, &model_id, taken);
-    unbuilt::model_settings(
-        problems,
-        &fields,
-        engines.as_ref().map(|engines| engines.list.as_slice()),
-    );
+    unbuilt::model_settings(problems, &fields);
+    let list = engines.as_ref().map(|engines| engines.list.as_slice());
+    let kv_events = kv_events::kv_events(problems, &fields, list);
     let slo = slo(problems, &fields);
     let buckets = buckets::buckets(problems, &fields);
     let affinity = affinity::affinity(problems, &fields, buckets.as_deref());
@@ -90,6 +88,7 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
         slo: slo?,
         engines: engines.list,
         engine_api_key_file: engines.api_key_file,
+        kv_events: kv_events?,
         buckets: buckets?,
     })
 }

@@ -5,6 +5,7 @@
 //! Source of names, units and defaults: contract §2.
 
 mod affinity;
+mod kv_events;
 mod sampling;
 
 use std::collections::BTreeSet;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use affinity::{Affinity, AffinityKeys, Slo, SloMode};
+pub use kv_events::KvEvents;
 pub use sampling::{Allowed, Conflict, Number, Sampling, SamplingParam};
 
 use crate::config::ConfigError;
@@ -221,6 +223,8 @@ pub struct Model {
     /// File with the key that the engines demand of the router's own calls (health, `/server_info`,
     /// aborts, admin calls); clients' requests carry their own.
     pub engine_api_key_file: Option<PathBuf>,
+    /// Where events and load reports of its engines come from. Default: each engine says.
+    pub kv_events: KvEvents,
     /// In file order, at least one. The implicit pair `plain`, `pd` when the file names none.
     pub buckets: Vec<Bucket>,
 }

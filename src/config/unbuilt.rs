@@ -5,23 +5,18 @@
 //! ignored. When a capability is built, its reader moves to a file of its own.
 //! Domains: policy-semantics §16, §20.
 
-use crate::config::reader::{At, Fields, Problems, Read, found, short};
-use crate::config::scalars::{boolean, name, one_of, positive, string, time};
-use crate::config::tree::{Node, Value};
-use crate::workers::{EngineUrl, WorkerSpec};
+use crate::config::reader::{Fields, Problems, Read};
+use crate::config::scalars::{boolean, name, one_of, positive, time};
+use crate::config::tree::Node;
+use crate::workers::EngineUrl;
 
-/// Checks everything here. `engines` is `None` where the list is not known.
-pub(super) fn model_settings(
-    problems: &mut Problems,
-    model: &Fields<'_>,
-    engines: Option<&[WorkerSpec]>,
-) {
+/// Checks everything here.
+pub(super) fn model_settings(problems: &mut Problems, model: &Fields<'_>) {
     if problems.setting(model, "forward_input_ids", boolean, false) == Some(true) {
         let place = model.place_of("forward_input_ids");
         problems.unsupported(&place, "forwarding token ids to engines");
     }
     cache(problems, model);
-    kv_events(problems, model, engines);
 }
 
 // === cache ===
@@ -73,81 +68,4 @@ fn cache(problems: &mut Problems, model: &Fields<'_>) {
 fn endpoint(node: &Node) -> Read<EngineUrl> {
     let wanted = "expected http://HOST:PORT without user, path or query";
     EngineUrl::parse(&name(node)?).map_err(|_| wanted.to_owned())
-}
-
-// === kv_events ===
-
-fn kv_events(problems: &mut Problems, model: &Fields<'_>, engines: Option<&[WorkerSpec]>) {
-    let Some(at) = model.get("kv_events") else {
-        return;
-    };
-    let Value::Map(entries) = &at.node.value else {
-        let words = one_of(&["auto", "off"], |word| word);
-        problems.value(&at, |node| {
-            words(node).map_err(|_| {
-                format!(
-                    "expected auto, off or a map of engine ids, found {}",
-                    found(node)
-                )
-            })
-        });
-        return;
-    };
-    let before = problems.count();
-    for (engine, node) in entries {
-        let at = At {
-            place: at.place.key(engine, node.line),
-            node,
-        };
-        let unknown =
-            |engines: &&[WorkerSpec]| engines.iter().all(|spec| spec.id.as_str() != engine);
-        if engines.as_ref().is_some_and(unknown) {
-            problems.add(
-                &at.place,
-                format_args!("no engine of this model has the id `{}`", short(engine)),
-            );
-        }
-        publisher(problems, &at);
-    }
-    if problems.count() == before {
-        problems.unsupported(&at.place, "naming event publishers by hand");
-    }
-}
-
-fn publisher(problems: &mut Problems, at: &At<'_>) {
-    let known = [
-        "endpoint",
-        "replay_endpoint",
-        "topic",
-        "dp_size",
-        "block_size",
-        "load_endpoint",
-    ];
-    let Some(fields) = problems.map(at, &known) else {
-        return;
-    };
-    problems.required(
-        &fields,
-        "endpoint",
-        zmq,
-        "its address, such as tcp://10.0.0.1:5557",
-    );
-    problems.optional(&fields, "replay_endpoint", zmq);
-    problems.optional(&fields, "load_endpoint", zmq);
-    problems.optional(&fields, "topic", string);
-    problems.optional(&fields, "dp_size", positive);
-    problems.optional(&fields, "block_size", positive);
-}
-
-fn zmq(node: &Node) -> Read<String> {
-    let text = name(node)?;
-    let port = text
-        .strip_prefix("tcp://")
-        .and_then(|rest| rest.rsplit_once(':'))
-        .filter(|(host, _)| !host.is_empty())
-        .and_then(|(_, port)| port.parse::<u16>().ok());
-    match port {
-        Some(1..) => Ok(text),
-        Some(0) | None => Err(format!("`{}` is not tcp://HOST:PORT", short(&text))),
-    }
 }

@@ -1,9 +1,9 @@
 //! Asking engines what they can do: `GET /server_info`.
 //!
-//! Today one answer matters: whether an engine speaks HTTP/2 on its cleartext port
-//! (`enable_http2`), which must never be assumed. Nothing waits for it; until an engine has
-//! answered it is spoken to over HTTP/1.1. Asked when an engine appears, three times on network
-//! errors and 5xx, again every 30 s while unresolved; a 4xx or an answer that is not JSON is final.
+//! The answer ([`Facts`]) says what must never be assumed: whether an engine speaks HTTP/2 on its
+//! cleartext port, its role, what it publishes. No request waits for it. Asked when an engine
+//! appears, three times on network errors and 5xx, and again every 30 s, because another process
+//! may be answering there by then; a 4xx or an answer that is not JSON says that nothing is known.
 //! Source: engine-wire §1.3, §4, http-and-operations §13.
 
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use futures_util::stream;
+use futures_util::stream::FuturesUnordered;
 use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
 use pingora::services::background::BackgroundService;
 use pingora::{Error, ErrorType, Result};
-use serde::Deserialize;
-use tokio::time::Instant;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::proxy::engine_call::{self, EngineClient};
 use crate::proxy::peer;
 use crate::server::app::App;
-use crate::workers::Worker;
+use crate::workers::{Facts, Worker};
 
 /// For one answer.
 const LIMIT: Duration = Duration::from_secs(2);
 /// Pauses between the three attempts.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(200)];
-/// Until an engine that gave no answer is asked again.
+/// Until an engine is asked again, whatever it said: it may be another one by then.
 const AGAIN: Duration = Duration::from_secs(30);
 /// How often new engines are looked for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -43,17 +43,10 @@ pub(crate) struct Introspection {
     engines: EngineClient,
 }
 
-/// The keys that are read of `/server_info`.
-#[derive(Debug, Deserialize)]
-struct ServerInfo {
-    #[serde(default)]
-    enable_http2: bool,
-}
-
 /// What came of asking.
 enum Answer {
-    Info(ServerInfo),
-    /// It will not answer otherwise.
+    Info(Facts),
+    /// It has nothing to say.
     Final,
     /// It may answer later.
     Later,
@@ -67,28 +60,41 @@ impl Introspection {
         }
     }
 
-    async fn pass(&self) {
+    /// Engines that are to be asked now. Each of them is not due again until it has been asked.
+    fn due(&self) -> Vec<Arc<Worker>> {
         let now = Instant::now();
-        let engines = self.app.routing().workers.members().all();
-        let due = engines
-            .into_iter()
-            .filter(|engine| engine.introspection().due(now));
-        stream::iter(due)
-            .for_each_concurrent(AT_ONCE, |engine| async move {
-                match self.ask(&engine).await {
-                    Answer::Info(info) => engine.introspection().resolved(info.enable_http2),
-                    Answer::Final => engine.introspection().resolved(false),
-                    Answer::Later => engine.introspection().ask_again(Instant::now() + AGAIN),
-                }
-            })
-            .await;
+        let mut engines = self.app.routing().workers.members().all();
+        engines.retain(|engine| engine.introspection().due(now));
+        for engine in &engines {
+            engine.introspection().ask_again(now + AGAIN);
+        }
+        engines
+    }
+
+    async fn learn(&self, engine: &Worker, slots: &Semaphore) {
+        let Ok(_slot) = slots.acquire().await else {
+            return;
+        };
+        let facts = match self.ask(engine).await {
+            Answer::Info(facts) => facts,
+            Answer::Final => Facts::default(),
+            Answer::Later => return engine.introspection().ask_again(Instant::now() + AGAIN),
+        };
+        let problem = facts.problem.clone();
+        let new = engine
+            .introspection()
+            .resolved(facts, Instant::now() + AGAIN);
+        if let Some(problem) = problem.filter(|_| new) {
+            tracing::warn!(engine = %engine.id(), problem, "its kv_events cannot be used");
+        }
     }
 
     async fn ask(&self, engine: &Worker) -> Answer {
         for pause in BACK_OFF.iter().map(Some).chain([None]) {
             match tokio::time::timeout(LIMIT, self.once(engine)).await {
                 Ok(Ok((200, body))) => {
-                    return serde_json::from_slice(&body).map_or(Answer::Final, Answer::Info);
+                    let facts = Facts::parse(&body, engine.url().host());
+                    return facts.map_or(Answer::Final, Answer::Info);
                 }
                 // A key may be put right on either side.
                 Ok(Ok((status @ (401 | 403), _))) => {
@@ -132,13 +138,17 @@ impl Introspection {
 #[async_trait]
 impl BackgroundService for Introspection {
     async fn start(&self, mut shutdown: ShutdownWatch) {
+        let slots = Semaphore::new(AT_ONCE);
+        let mut asking = FuturesUnordered::new();
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             tokio::select! {
-                () = self.pass() => {}
-                _ = shutdown.changed() => return,
-            }
-            tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
+                _ = look.tick() => for engine in self.due() {
+                    let slots = &slots;
+                    asking.push(async move { self.learn(&engine, slots).await });
+                },
+                Some(()) = asking.next() => {}
                 _ = shutdown.changed() => return,
             }
         }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use sgl_edge::config::{
-    Admin, Affinity, AffinityKeys, Auth, Bucket, Config, Group, Groups, Health, Limits, Log,
-    LogFormat, LogLevel, Model, Sampling, Shutdown, Slo, SloMode, Timeouts, parse,
+    Admin, Affinity, AffinityKeys, Auth, Bucket, Config, Group, Groups, Health, KvEvents, Limits,
+    Log, LogFormat, LogLevel, Model, Sampling, Shutdown, Slo, SloMode, Timeouts, parse,
 };
 use sgl_edge::ids::Stage;
 use sgl_edge::policies::{AdmissionLimits, PolicyParams, PowerOfTwoParams};
-use sgl_edge::workers::{BreakerParams, EngineUrl, WorkerSpec};
+use sgl_edge::workers::{BreakerParams, EngineUrl, Publishers, TcpEndpoint, WorkerSpec};
 
 use crate::{MINIMAL, parse_file, repository};
 
@@ -71,6 +71,7 @@ fn model() -> Model {
             role: Stage::Plain,
             bootstrap_port: None,
         }],
+        kv_events: KvEvents::Auto,
         buckets: vec![
             bucket("plain", 0, Groups::Plain(group())),
             bucket("pd", 1, pd),
@@ -153,6 +154,7 @@ fn null_switches_health_checks_and_breakers_off_and_zero_is_allowed_after_sigter
         drain: Duration::ZERO,
         grace: Duration::ZERO,
     };
+    wanted.models[0].kv_events = KvEvents::Off;
     assert_eq!(parse_file(&path), Ok(wanted));
 }
 
@@ -222,6 +224,38 @@ fn every_setting_reaches_its_field() {
     };
     assert_eq!(config.log, log);
     assert_eq!(config.models[0].aliases, ["b", "c"]);
+}
+
+#[test]
+fn publishers_named_by_hand_reach_their_engines() {
+    let path = repository("tests/fixtures/config/good/kv_events_by_hand.yaml");
+    let config = parse_file(&path).unwrap();
+    let KvEvents::Explicit(named) = &config.models[0].kv_events else {
+        panic!("{:?}", config.models[0].kv_events);
+    };
+    let full = Publishers {
+        events: TcpEndpoint::new("[::1]", 5557),
+        replay: Some(TcpEndpoint::new("10.0.0.1", 6000)),
+        topic: "kv".to_owned(),
+        block_size: Some(64),
+        ranks: 4,
+        load: Some(TcpEndpoint::new("10.0.0.1", 5561)),
+        load_topic: "load".to_owned(),
+    };
+    let bare = Publishers {
+        events: TcpEndpoint::new("a", 5557),
+        replay: None,
+        topic: String::new(),
+        block_size: None,
+        ranks: 1,
+        load: None,
+        load_topic: "load".to_owned(),
+    };
+    let found: Vec<_> = named
+        .iter()
+        .map(|(id, found)| (id.as_str(), &**found))
+        .collect();
+    assert_eq!(found, [("E1", &full), ("E2", &bare)]);
 }
 
 #[test]
