@@ -6,6 +6,10 @@ cd "$(dirname "$0")/.."
 
 cargo fmt --all --check
 cargo clippy --all-targets --locked -- -D warnings
+# Tokenizers whose licences keep them out of the repository; without npm only the shipped one is tested.
+if command -v npm >/dev/null 2>&1; then
+    sh tests/fixtures/tokenizer/fetch.sh target/tokenizers || echo "not fetched: more tokenizers"
+fi
 cargo test --locked
 RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
 for file in conf/*.yaml; do

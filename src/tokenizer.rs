@@ -6,8 +6,8 @@
 //! chat handler, render the model's Jinja template, encode.
 //!
 //! **The seam.** Everything the rest of the crate knows is [`Tokenizer::encode_chat`] (ids, or nothing)
-//! and [`estimate_tokens`] (the size estimate for "nothing"). Faster encoders and prefix caches go
-//! behind it.
+//! and [`estimate_tokens`] (the size estimate for "nothing"). Which library encodes ([`Backend`]) and
+//! what it remembers stay behind it.
 //!
 //! **What it refuses to do.** It never fails a request: whatever goes wrong leads to the next rung of
 //! the ladder with a [`FallReason`]. It never executes a template that came with a request, never
@@ -22,11 +22,14 @@
 //! Source: http-and-operations §9, engine-wire §6, field lessons L44, L45, L54, L71.
 
 mod chat_request;
+mod encoder;
 mod environment;
 mod error;
+mod fast;
 mod load;
 mod message;
 mod outcome;
+mod probe;
 mod python;
 mod raw_text;
 mod source;
@@ -38,7 +41,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+pub use encoder::Backend;
 pub use error::TokenizerError;
+pub use fast::{CacheStats, Unfit};
 pub use outcome::{FallReason, Prompt, TokenSource};
 pub use source::ContentFormat;
 pub use template::{ChatTemplate, RenderedChat, TemplateSyntaxError};
@@ -56,7 +61,7 @@ pub fn estimate_tokens(body_bytes: u64) -> u64 {
 /// One model's tokenizer with its chat template. Immutable; share it behind an `Arc`.
 pub struct Tokenizer {
     path: PathBuf,
-    encoder: tokenizers::Tokenizer,
+    encoder: encoder::Encoder,
     template: Option<ChatTemplate>,
     bos_id: Option<u32>,
 }
@@ -133,7 +138,7 @@ impl Tokenizer {
         text: &str,
         add_special_tokens: bool,
     ) -> Result<Vec<u32>, FallReason> {
-        guarded(|| self.encode(text, add_special_tokens))
+        guarded(|| self.encoder.encode(text, add_special_tokens))
     }
 
     /// Text of token ids; unknown ids are left out.
@@ -141,11 +146,26 @@ impl Tokenizer {
     /// # Errors
     /// [`FallReason::Encode`] when the tokenizer's decoder fails, [`FallReason::Panicked`] as above.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, FallReason> {
-        guarded(|| {
-            self.encoder
-                .decode(ids, skip_special_tokens)
-                .map_err(|_| FallReason::Encode)
-        })
+        guarded(|| self.encoder.decode(ids, skip_special_tokens))
+    }
+
+    /// Replaces the clock that a template may read, which is local time unless set.
+    #[must_use]
+    pub fn with_clock(mut self, clock: fn() -> chrono::NaiveDateTime) -> Self {
+        self.template = self.template.map(|template| template.with_clock(clock));
+        self
+    }
+
+    /// Which library encodes now.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.encoder.backend()
+    }
+
+    /// What the memory of encoded pieces has done so far; zeros where the backend has none.
+    #[must_use]
+    pub fn cache_stats(&self) -> CacheStats {
+        self.encoder.cache_stats()
     }
 
     /// The file the tokenizer was read from.
@@ -168,7 +188,7 @@ impl Tokenizer {
         chat_request::require_messages(fields)?;
         let template = self.template.as_ref().ok_or(FallReason::NoTemplate)?;
         let chat = template.render_fields(fields, body_bytes)?;
-        let mut ids = self.encode(&chat.text, false)?;
+        let mut ids = self.encoder.encode(&chat.text, false)?;
         if let Some(prefix) = &chat.assistant_prefix {
             ids.extend(self.encode_continuation(prefix)?);
         }
@@ -178,7 +198,7 @@ impl Tokenizer {
     /// The engine encodes the message to be continued apart, with the tokenizer's special tokens, and
     /// drops a leading start token.
     fn encode_continuation(&self, prefix: &str) -> Result<Vec<u32>, FallReason> {
-        let mut ids = self.encode(prefix, true)?;
+        let mut ids = self.encoder.encode(prefix, true)?;
         if self.bos_id.is_some() && ids.first().copied() == self.bos_id {
             ids.remove(0);
         }
@@ -187,14 +207,7 @@ impl Tokenizer {
 
     fn encode_raw(&self, fields: &Map<String, Value>) -> Result<Vec<u32>, FallReason> {
         let text = raw_text::of(fields).ok_or(FallReason::Empty)?;
-        not_empty(self.encode(&text, true)?)
-    }
-
-    fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, FallReason> {
-        self.encoder
-            .encode_fast(text, add_special_tokens)
-            .map(|encoding| encoding.get_ids().to_vec())
-            .map_err(|_| FallReason::Encode)
+        not_empty(self.encoder.encode(&text, true)?)
     }
 
     fn fell(&self, reason: FallReason) -> FallReason {

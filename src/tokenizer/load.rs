@@ -14,6 +14,7 @@ use serde_json::error::Category;
 use serde_json::{Map, Value};
 
 use super::Tokenizer;
+use super::encoder::Encoder;
 use super::error::TokenizerError;
 use super::template::{ChatTemplate, DEFAULT, TOOL_USE, token_text};
 
@@ -45,7 +46,7 @@ pub(super) fn load(path: &Path) -> Result<Tokenizer, TokenizerError> {
     })
 }
 
-fn encoder(path: &Path) -> Result<tokenizers::Tokenizer, TokenizerError> {
+fn encoder(path: &Path) -> Result<Encoder, TokenizerError> {
     let text = read(path)?.ok_or_else(|| TokenizerError::Missing {
         path: path.to_owned(),
     })?;
@@ -53,13 +54,16 @@ fn encoder(path: &Path) -> Result<tokenizers::Tokenizer, TokenizerError> {
     if !keys.contains_key("model") {
         return Err(wrong_kind(path, "a tokenizer has a `model` object"));
     }
-    let mut encoder = tokenizers::Tokenizer::from_bytes(text)
+    let mut encoder = tokenizers::Tokenizer::from_bytes(&text)
         .map_err(|error| wrong_kind(path, error.to_string()))?;
     // Engines encode prompts whole: limits and padding saved with a tokenizer are for training.
     encoder.with_padding(None);
     encoder
         .with_truncation(None)
         .map_err(|error| wrong_kind(path, error.to_string()))?;
+    let encoder = Encoder::new(&text, encoder);
+    let backend = encoder.backend();
+    tracing::info!(tokenizer = %path.display(), ?backend, "tokenizer loaded");
     Ok(encoder)
 }
 

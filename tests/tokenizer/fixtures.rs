@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use chrono::NaiveDateTime;
 use serde_json::Value;
-use sgl_edge::tokenizer::Tokenizer;
+use sgl_edge::tokenizer::{Tokenizer, TokenizerError};
 
 use crate::sha256;
 
@@ -16,6 +17,11 @@ pub(crate) static DEMO: LazyLock<Tokenizer> =
 
 pub(crate) fn demo_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tokenizers/demo")
+}
+
+/// The golden headers' `now`.
+pub(crate) fn golden_now() -> NaiveDateTime {
+    NaiveDateTime::parse_from_str("2025-07-26T12:34:56", "%Y-%m-%dT%H:%M:%S").expect("a date")
 }
 
 fn fixture(name: &str) -> PathBuf {
@@ -82,4 +88,28 @@ pub(crate) fn assert_exactly(failing: &[String], known: &[&str], what: &str) {
         new.is_empty() && mended.is_empty(),
         "{what}\n  newly failing: {new:#?}\n  listed but passing: {mended:#?}"
     );
+}
+
+/// A directory of its own for one test, removed afterwards.
+pub(crate) struct Dir(pub(crate) PathBuf);
+
+impl Dir {
+    pub(crate) fn with(test: &str, files: &[(&str, &str)]) -> Self {
+        let path = std::env::temp_dir().join(format!("sgl-edge-{}-{test}", std::process::id()));
+        fs::create_dir_all(&path).expect("temporary directory");
+        for (name, content) in files {
+            fs::write(path.join(name), content).expect("temporary file");
+        }
+        Self(path)
+    }
+
+    pub(crate) fn load(&self) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::load(&self.0)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }

@@ -1,11 +1,11 @@
 //! Loading: which files count, and what is said when they are wrong (L45).
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use sgl_edge::tokenizer::{FallReason, TokenSource, Tokenizer, TokenizerError};
 
-use crate::fixtures::demo_dir;
+use crate::fixtures::{Dir, demo_dir};
 
 /// A word-level tokenizer small enough to read: knows `a`, `b`, `c`, `<s>`; adds `<s>`; saved with a
 /// truncation to two tokens, which an engine ignores.
@@ -23,30 +23,6 @@ const TINY: &str = r#"{"version":"1.0","normalizer":null,"padding":null,"decoder
 const HELLO: &[u8] = br#"{"messages":[{"role":"user","content":"b"}]}"#;
 const WITH_TOOL: &[u8] = br#"{"messages":[{"role":"user","content":"b"}],
   "tools":[{"type":"function","function":{"name":"f"}}]}"#;
-
-/// A directory of its own for one test, removed afterwards.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn with(test: &str, files: &[(&str, &str)]) -> Self {
-        let path = std::env::temp_dir().join(format!("sgl-edge-{}-{test}", std::process::id()));
-        fs::create_dir_all(&path).expect("temporary directory");
-        for (name, content) in files {
-            fs::write(path.join(name), content).expect("temporary file");
-        }
-        Self(path)
-    }
-
-    fn load(&self) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::load(&self.0)
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn with_config(test: &str, config: &str) -> Result<Tokenizer, TokenizerError> {
     let files = [("tokenizer.json", TINY), ("tokenizer_config.json", config)];

@@ -2,10 +2,12 @@
 //!
 //! Reference data: `tests/fixtures/tokenizer` (see its README) and the shipped `conf/tokenizers/demo`.
 
+mod backend;
 mod fixtures;
 mod hostile;
 mod ladder;
 mod load;
+mod models;
 mod prompts;
 mod sha256;
 mod shapes;

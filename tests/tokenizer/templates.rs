@@ -2,16 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use chrono::NaiveDateTime;
 use serde_json::Value;
 use sgl_edge::tokenizer::ChatTemplate;
 
-use crate::fixtures::{assert_exactly, cases, lines, name, same_text, text};
-
-/// The golden header's `now`.
-fn golden_now() -> NaiveDateTime {
-    NaiveDateTime::parse_from_str("2025-07-26T12:34:56", "%Y-%m-%dT%H:%M:%S").expect("a date")
-}
+use crate::fixtures::{assert_exactly, cases, golden_now, lines, name, same_text, text};
 
 /// `template/case` pairs that do not give the engine's text, or the engine's refusal.
 const DIFFERENT_FROM_ENGINE: &[&str] = &[];

@@ -1,0 +1,214 @@
+//! The fast library (`fastokens`) behind a proof: it encodes for a tokenizer only after it gave the
+//! Hugging Face crate's ids on every text of [`probe`](super::probe).
+//!
+//! **Why that is trusted.** Both libraries are deterministic, their versions are locked, and a
+//! `tokenizer.json` is a short pipeline of parts. Each probe text goes through every part, and the
+//! probe visits what parts differ in: characters of every kind and their neighbourhoods, the
+//! vocabulary, every flag of the added tokens, special tokens at the ends, repetition through the
+//! cache. A part that the library does not have is refused by it while loading.
+//!
+//! **Work not done twice.** The library keeps the ids of texts between added tokens, which are where
+//! an encoding can be cut: added tokens are taken out before normalizing, splitting and merging, so
+//! the ids of a piece depend on nothing but the piece. Hits are confirmed by comparing the text, the
+//! table is keyed with a secret, and its bytes are bounded.
+//!
+//! **When it breaks anyway.** A panic retires it for good; the request at hand and all later ones are
+//! encoded by the Hugging Face crate.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
+
+use super::probe;
+
+/// Bytes of text and ids that one tokenizer remembers: room for about a hundred conversations of
+/// 60,000 tokens. A piece above a 64th of it (about 120,000 tokens) is not kept.
+pub(super) const CACHE_BYTES: usize = 64 << 20;
+
+/// Why the fast library does not encode for a tokenizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfit {
+    /// It does not have a part that the tokenizer is made of.
+    Unsupported,
+    /// It gave other ids than the Hugging Face crate on a probe text.
+    Differs,
+    /// It panicked while serving.
+    Panicked,
+}
+
+impl Unfit {
+    /// Log field.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Unsupported => "unsupported",
+            Self::Differs => "differs",
+            Self::Panicked => "panicked",
+        }
+    }
+}
+
+/// What became of the pieces looked up since the tokenizer was loaded. Bytes are bytes of text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheStats {
+    /// Pieces whose ids were remembered.
+    pub hits: u64,
+    /// Pieces that had to be encoded.
+    pub misses: u64,
+    /// Bytes of the remembered pieces.
+    pub hit_bytes: u64,
+    /// Bytes of the encoded pieces.
+    pub miss_bytes: u64,
+    /// Bytes held now, ids included.
+    pub held_bytes: u64,
+}
+
+pub(super) struct Fast {
+    encoder: fastokens::Tokenizer,
+    retired: AtomicBool,
+}
+
+// === impl Fast ===
+
+impl Fast {
+    /// Loads and proves; takes about a second.
+    pub(super) fn try_new(json: &str, plain: &tokenizers::Tokenizer) -> Result<Self, Unfit> {
+        let load = || Self::load(json);
+        let mut fast = catch_unwind(load).unwrap_or(Err(Unfit::Unsupported))?;
+        fast.prove(plain)?;
+        fast.encoder.enable_segment_cache(CACHE_BYTES);
+        Ok(fast)
+    }
+
+    fn load(json: &str) -> Result<Self, Unfit> {
+        let unsupported = |error: &dyn std::fmt::Display| {
+            tracing::info!(%error, "the fast tokenizer library does not take this tokenizer");
+            Unfit::Unsupported
+        };
+        let mut json: Value = serde_json::from_str(json).map_err(|error| unsupported(&error))?;
+        name_the_model(&mut json);
+        let mut encoder =
+            fastokens::Tokenizer::from_json(json).map_err(|error| unsupported(&error))?;
+        // Engines encode prompts whole: limits and padding saved with a tokenizer are for training.
+        encoder.set_padding(None);
+        encoder.set_truncation(None);
+        encoder.enable_segment_cache(CACHE_BYTES);
+        Ok(Self {
+            encoder,
+            retired: AtomicBool::new(false),
+        })
+    }
+
+    /// Every probe text twice, so that answers from memory are compared as well.
+    fn prove(&self, plain: &tokenizers::Tokenizer) -> Result<(), Unfit> {
+        for text in probe::texts(plain) {
+            for add_special_tokens in [true, false] {
+                let right = plain.encode_fast(text.as_str(), add_special_tokens);
+                let right = right.as_ref().map(|encoding| encoding.get_ids()).ok();
+                let equal = || self.encode(&text, add_special_tokens).as_deref() == right;
+                if !(equal() && equal()) {
+                    tracing::info!(
+                        text = text.as_str(),
+                        "the fast tokenizer library differs on a probe text"
+                    );
+                    return Err(Unfit::Differs);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The ids, or `None` when the Hugging Face crate has to do it.
+    pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Option<Vec<u32>> {
+        if self.retired() {
+            return None;
+        }
+        let work = || {
+            self.encoder
+                .encode_with_special_tokens(text, add_special_tokens)
+        };
+        match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(ids) => ids.ok(),
+            Err(_) => {
+                self.retired.store(true, Ordering::Relaxed);
+                tracing::error!("the fast tokenizer library panicked and is not used again");
+                None
+            }
+        }
+    }
+
+    pub(super) fn retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn cache_stats(&self) -> CacheStats {
+        let stats = self.encoder.segment_cache_stats();
+        stats.map_or_else(CacheStats::default, |stats| CacheStats {
+            hits: stats.hits,
+            misses: stats.misses,
+            hit_bytes: stats.hit_bytes,
+            miss_bytes: stats.miss_bytes,
+            held_bytes: stats.bytes as u64,
+        })
+    }
+}
+
+/// Old files leave the model's type out; the Hugging Face crate tells it by the fields.
+fn name_the_model(json: &mut Value) {
+    if let Some(model) = json.get_mut("model").and_then(Value::as_object_mut)
+        && model.contains_key("merges")
+    {
+        model.entry("type").or_insert_with(|| Value::from("BPE"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Knows the 256 bytes and, when asked, the pair `th`.
+    fn json(pair: bool) -> String {
+        let mut vocabulary = serde_json::Map::new();
+        let mut hidden = 256..;
+        for byte in 0..=255_u8 {
+            let shown = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..);
+            let code = if shown {
+                Some(byte.into())
+            } else {
+                hidden.next()
+            };
+            let letter = code.and_then(char::from_u32).expect("a character");
+            vocabulary.insert(letter.to_string(), Value::from(byte));
+        }
+        if pair {
+            vocabulary.insert("th".to_owned(), Value::from(256));
+        }
+        let merges: &[[&str; 2]] = if pair { &[["t", "h"]] } else { &[] };
+        let bytes = serde_json::json!({"type": "ByteLevel", "add_prefix_space": false,
+            "trim_offsets": true, "use_regex": true});
+        serde_json::json!({"version": "1.0", "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": bytes, "decoder": bytes, "post_processor": null,
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": merges}})
+        .to_string()
+    }
+
+    #[test]
+    fn one_differing_merge_is_found_by_the_probe() {
+        let plain = tokenizers::Tokenizer::from_bytes(json(false)).expect("loads");
+        let other = Fast::load(&json(true))
+            .map_err(Unfit::label)
+            .expect("loads");
+        assert_eq!(other.prove(&plain), Err(Unfit::Differs));
+    }
+
+    #[test]
+    fn a_library_that_panicked_is_not_asked_again() {
+        let fast = Fast::load(&json(true))
+            .map_err(Unfit::label)
+            .expect("loads");
+        assert_eq!(fast.encode("th", false), Some(vec![256]));
+        fast.retired.store(true, Ordering::Relaxed);
+        assert_eq!(fast.encode("th", false), None);
+    }
+}
