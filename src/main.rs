@@ -3,6 +3,7 @@
 //! The only place that chooses an exit code: 0 for a clean end, 1 for a failure at run time, 2 for
 //! wrong arguments or a wrong configuration.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use sgl_edge::policies::PolicyServices;
 use sgl_edge::proxy::lifecycle::Signals;
 use sgl_edge::proxy::service::{Start, assemble, threads};
 use sgl_edge::server::app::App;
+use sgl_edge::server::explain::offline::{self, Files};
 use sgl_edge::server::reload::{self, Reloader};
 use sgl_edge::server::routing::Routing;
 
@@ -45,6 +47,30 @@ enum Command {
         #[arg(short = 'c', long = "config", value_name = "FILE")]
         config: PathBuf,
     },
+    /// Say which engine would get a request, and why. Contacts no engine.
+    Explain(ExplainCommand),
+}
+
+#[derive(Debug, Args)]
+struct ExplainCommand {
+    /// Configuration file.
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    config: PathBuf,
+    /// The chat body, as a client would send it; `-` reads standard input.
+    #[arg(long, value_name = "BODY.json")]
+    body: PathBuf,
+    /// A request header, `NAME: VALUE`; repeatable.
+    #[arg(long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// Loads, counts, prefix holders and bindings to assume; an idle fleet without it.
+    #[arg(long, value_name = "STATE.json")]
+    state: Option<PathBuf>,
+    /// Print JSON instead of lines.
+    #[arg(long)]
+    json: bool,
+    /// Show the rendered prompt and its token ids, which hold the caller's text.
+    #[arg(long)]
+    prompt: bool,
 }
 
 #[derive(Debug, Args)]
@@ -73,6 +99,7 @@ fn main() -> ExitCode {
     }
     match Cli::parse().command {
         Command::Check { config } => check(&config),
+        Command::Explain(command) => explain(command),
         Command::Run(run) => match start_from_file(run, early_hangup) {
             Ok(()) => ExitCode::SUCCESS,
             Err(code) => code,
@@ -99,6 +126,50 @@ fn check(path: &Path) -> ExitCode {
         }
         Err(problems) => refuse(&in_file(path, &problems).join("\n")),
     }
+}
+
+fn explain(command: ExplainCommand) -> ExitCode {
+    let body = match read_body(&command.body) {
+        Ok(body) => body.into(),
+        Err(error) => return refuse(&format!("{}: {error}", command.body.display())),
+    };
+    let files = Files {
+        config: command.config,
+        body,
+        headers: command.headers,
+        state: command.state,
+        show_prompt: command.prompt,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error.to_string()),
+    };
+    match runtime.block_on(offline::explain_files(&files)) {
+        Ok(explained) if command.json => match serde_json::to_string_pretty(&explained) {
+            Ok(json) => {
+                println!("{json}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => fail(&error.to_string()),
+        },
+        Ok(explained) => {
+            print!("{}", explained.to_text());
+            ExitCode::SUCCESS
+        }
+        Err(problems) => refuse(&problems.join("\n")),
+    }
+}
+
+fn read_body(path: &Path) -> std::io::Result<Vec<u8>> {
+    if path == Path::new("-") {
+        let mut body = Vec::new();
+        std::io::stdin().read_to_end(&mut body)?;
+        return Ok(body);
+    }
+    std::fs::read(path)
 }
 
 /// Problems found after the file itself was read, in the file's own format.

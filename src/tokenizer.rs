@@ -141,6 +141,24 @@ impl Tokenizer {
         guarded(|| self.encoder.encode(text, add_special_tokens))
     }
 
+    /// The text whose tokens [`try_encode_chat`](Self::try_encode_chat) counted for `body`, for an
+    /// operator who asks for it; `None` where `source` stands for no text.
+    #[must_use]
+    pub fn prompt_text(&self, body: &[u8], source: TokenSource) -> Option<String> {
+        let Ok(Value::Object(fields)) = serde_json::from_slice(body) else {
+            return None;
+        };
+        match source {
+            TokenSource::Chat => {
+                let template = self.template.as_ref()?;
+                let chat = guarded(|| template.render_fields(&fields, body.len())).ok()?;
+                Some(chat.text + chat.assistant_prefix.as_deref().unwrap_or_default())
+            }
+            TokenSource::Text => raw_text::of(&fields),
+            TokenSource::InputIds | TokenSource::Estimate => None,
+        }
+    }
+
     /// Text of token ids; unknown ids are left out.
     ///
     /// # Errors

@@ -195,6 +195,15 @@ impl Worker {
     }
 }
 
+impl Worker {
+    /// Counts `requests` as in flight for good: an assumption about a fleet that is only explained.
+    pub fn assume_inflight(&self, requests: u64) {
+        self.inflight
+            .requests
+            .fetch_add(requests, Ordering::Relaxed);
+    }
+}
+
 /// What this router has dispatched to one engine and not seen the end of.
 #[derive(Debug, Default)]
 struct Inflight {

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use http::header::{self, HeaderValue};
-use http::{Response, StatusCode};
+use http::header::{self, HeaderName, HeaderValue};
+use http::{HeaderMap, Response, StatusCode};
 use pingora::apps::http_app::{HttpServer, ServeHttp};
 use pingora::apps::{HttpServerApp, ReusedHttpStream};
+use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
@@ -23,7 +24,9 @@ use crate::proxy::engine_call::EngineClient;
 use crate::proxy::fanout;
 use crate::server::ApiError;
 use crate::server::app::App;
+use crate::server::explain::{self, Explained, Subject};
 use crate::server::reload::Reloader;
+use crate::server::routing::Routing;
 use crate::server::state_view;
 
 /// Serves the admin routes.
@@ -95,6 +98,7 @@ enum Route {
     Reload,
     FlushCache,
     AbortRequest,
+    Explain,
 }
 
 impl Route {
@@ -107,6 +111,7 @@ impl Route {
             "/admin/reload" => Self::Reload,
             "/flush_cache" => Self::FlushCache,
             "/abort_request" => Self::AbortRequest,
+            "/admin/explain" => Self::Explain,
             _ => return None,
         })
     }
@@ -114,7 +119,7 @@ impl Route {
     const fn method(self) -> &'static str {
         match self {
             Self::Metrics | Self::Alive | Self::Ready | Self::State => "GET",
-            Self::Reload | Self::FlushCache | Self::AbortRequest => "POST",
+            Self::Reload | Self::FlushCache | Self::AbortRequest | Self::Explain => "POST",
         }
     }
 
@@ -168,11 +173,41 @@ impl AdminApp {
                 self.fan_out("/flush_cache", Bytes::new(), for_engines)
                     .await
             }
-            Route::AbortRequest => match read_body(session).await {
+            Route::Explain => {
+                let (headers, show_prompt) = explained(session.req_header());
+                let limit = routing.config.limits.max_body;
+                match read_body(session, usize::try_from(limit).unwrap_or(usize::MAX)).await {
+                    Ok(body) => self.explain(&routing, &headers, body, show_prompt).await,
+                    // What a real request would get is the answer, not a failure of this call.
+                    Err(refusal @ ApiError::PayloadTooLarge) => {
+                        json_reply(200, &json!(Explained::refused(None, &refusal)))
+                    }
+                    Err(refusal) => refuse(&refusal),
+                }
+            }
+            Route::AbortRequest => match read_body(session, MAX_BODY).await {
                 Ok(body) => self.fan_out("/abort_request", body, for_engines).await,
                 Err(refusal) => refuse(&refusal),
             },
         }
+    }
+
+    /// Explains a chat body against the live state, dispatching nothing.
+    async fn explain(
+        &self,
+        routing: &Routing,
+        headers: &HeaderMap,
+        body: Bytes,
+        show_prompt: bool,
+    ) -> Reply {
+        let subject = Subject {
+            routing,
+            loads: &self.app.services.loads,
+            tokenizing: &self.app.tokenizing,
+            show_prompt,
+        };
+        let explained = explain::explain(subject, headers, body).await;
+        json_reply(200, &json!(explained))
     }
 
     async fn fan_out(&self, path: &str, body: Bytes, authorization: Option<HeaderValue>) -> Reply {
@@ -201,15 +236,35 @@ impl AdminApp {
     }
 }
 
+/// Names of request headers that travel inside names of admin headers: contract §4.
+const EXPLAINED_HEADER: &str = "x-edge-header-";
+
+/// The headers of the request to be explained, and whether its prompt is to be shown.
+fn explained(head: &RequestHeader) -> (HeaderMap, bool) {
+    let inner = |name: &HeaderName| {
+        let name = name.as_str().strip_prefix(EXPLAINED_HEADER)?;
+        HeaderName::try_from(name).ok()
+    };
+    let mut headers = HeaderMap::new();
+    for (name, value) in &head.headers {
+        if let Some(name) = inner(name) {
+            headers.append(name, value.clone());
+        }
+    }
+    let query = head.uri.query().unwrap_or_default();
+    let show_prompt = query.split('&').any(|pair| pair == "prompt=true");
+    (headers, show_prompt)
+}
+
 /// Largest body of an admin call, bytes.
 const MAX_BODY: usize = 64 * 1024;
 
 /// The whole body of an admin call.
-async fn read_body(session: &mut ServerSession) -> Result<Bytes, ApiError> {
+async fn read_body(session: &mut ServerSession, limit: usize) -> Result<Bytes, ApiError> {
     let mut body = BytesMut::new();
     loop {
         match session.read_request_body().await {
-            Ok(Some(piece)) if body.len() + piece.len() <= MAX_BODY => {
+            Ok(Some(piece)) if body.len() + piece.len() <= limit => {
                 body.extend_from_slice(&piece);
             }
             Ok(Some(_)) => return Err(ApiError::PayloadTooLarge),

@@ -10,6 +10,7 @@ pub mod budget;
 pub mod chat_body;
 pub mod dispatch;
 mod error;
+pub mod explain;
 pub mod header_facts;
 pub mod json_end;
 pub mod live;

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 use crate::buckets::{Bucket, BucketGroups, EngineGroup};
 use crate::ids::ModelId;
 use crate::server::app::App;
+use crate::server::explain::ReportView;
 use crate::server::routing::{ModelRouting, Routing};
-use crate::state::{AffinityKind, AffinityStores, EngineLoad, LoadSnapshot};
+use crate::state::{AffinityKind, AffinityStores, LoadSnapshot};
 use crate::workers::Worker;
 
 /// The whole view.
@@ -112,22 +113,6 @@ fn engine(engine: &Worker, loads: &LoadSnapshot) -> Value {
         "breaker": breaker.as_str(),
         "breaker_cool_down_ms": u64::try_from(cool_down.as_millis()).unwrap_or(u64::MAX),
         "inflight": engine.inflight(),
-        "report": loads.get(engine.id()).map(|load| report(load, now)),
-    })
-}
-
-fn report(load: &EngineLoad, now: Instant) -> Value {
-    let age = now.saturating_duration_since(load.captured_at);
-    let native = load.native.as_ref();
-    json!({
-        "age_ms": u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
-        "running": load.running_requests,
-        "waiting": load.waiting_requests,
-        "used_tokens": load.used_tokens,
-        "max_total_tokens": load.max_total_tokens,
-        "waiting_uncached_tokens": native.map(|native| native.waiting_uncached_tokens),
-        "total_tokens": native.map(|native| native.total_tokens),
-        "max_running_requests": native.map(|native| native.max_running_requests),
-        "estimated_prefill_queue_ms": native.and_then(|native| native.estimated_prefill_queue_ms),
+        "report": loads.get(engine.id()).map(|load| ReportView::new(load, now)),
     })
 }

@@ -1,6 +1,7 @@
 //! The program from outside: the real binary between mock engines and clients that speak raw HTTP.
 
 mod bad_input;
+mod explain;
 mod metrics;
 mod outcomes;
 mod pd;

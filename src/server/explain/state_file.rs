@@ -1,0 +1,190 @@
+//! STATE.json: the state of a fleet that `sgl-edge explain` assumes. Source: `explain.md` §1.
+//!
+//! Read and checked as a whole, every problem at once; then put into a routing that nothing else
+//! uses.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use crate::ids::{BucketId, ModelId, Stage, WorkerId};
+use crate::policies::PolicyServices;
+use crate::server::routing::Routing;
+use crate::state::{AffinityKind, AffinityScope};
+use crate::workers::{Outcome, Worker};
+
+/// What the file says. Every key is optional.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StateFile {
+    engines: BTreeMap<WorkerId, EngineState>,
+    bindings: Vec<BindingState>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct EngineState {
+    healthy: bool,
+    breaker: BreakerState,
+    inflight: u64,
+    dispatched_since_report: u64,
+}
+
+impl Default for EngineState {
+    fn default() -> Self {
+        Self {
+            healthy: true,
+            breaker: BreakerState::Closed,
+            inflight: 0,
+            dispatched_since_report: 0,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum BreakerState {
+    Closed,
+    Open,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BindingState {
+    kind: BindingKind,
+    bucket: BucketId,
+    stage: Stage,
+    key: String,
+    engine: WorkerId,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum BindingKind {
+    Session,
+    Sticky,
+}
+
+impl StateFile {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// The first place that is no such JSON, with line and column.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// Puts the state into `routing` and the stores of `services`, which belong to one explanation
+    /// of a request for `model`.
+    ///
+    /// # Errors
+    /// Every problem, one line each; the routing is then of no use.
+    pub fn apply(
+        &self,
+        routing: &Routing,
+        services: &PolicyServices,
+        model: Option<&ModelId>,
+    ) -> Result<(), Vec<String>> {
+        let mut problems = Vec::new();
+        let workers = routing.workers.members().all();
+        for (id, state) in &self.engines {
+            match workers.iter().find(|worker| worker.id() == id) {
+                Some(worker) => {
+                    for problem in state.apply(worker) {
+                        problems.push(format!("engines.{id}{problem}"));
+                    }
+                }
+                None => problems.push(format!(
+                    "engines.{id}: the configuration has no such engine"
+                )),
+            }
+        }
+        for (index, binding) in self.bindings.iter().enumerate() {
+            if let Err(problem) = binding.apply(routing, services, model) {
+                problems.push(format!("bindings[{index}]{problem}"));
+            }
+        }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems)
+        }
+    }
+}
+
+impl EngineState {
+    /// The problems, each beginning with the path below the engine.
+    fn apply(&self, worker: &Worker) -> Vec<String> {
+        let mut problems = Vec::new();
+        worker.set_healthy(self.healthy);
+        if self.breaker == BreakerState::Open && !open(worker) {
+            problems.push(".breaker: circuit_breaker is off in the configuration".to_owned());
+        }
+        if self.dispatched_since_report > self.inflight {
+            problems.push(format!(
+                ".dispatched_since_report: {} is above inflight {}",
+                self.dispatched_since_report, self.inflight
+            ));
+        }
+        worker.assume_inflight(self.inflight);
+        problems
+    }
+}
+
+/// Fails the engine until its breaker opens; false when it has none.
+fn open(worker: &Worker) -> bool {
+    let now = Instant::now();
+    if worker.breaker().params().is_none() {
+        return false;
+    }
+    while let Some(mut permit) = worker.breaker().claim(now) {
+        permit.settle(Outcome::Failure, now);
+    }
+    true
+}
+
+impl BindingState {
+    fn apply(
+        &self,
+        routing: &Routing,
+        services: &PolicyServices,
+        model: Option<&ModelId>,
+    ) -> Result<(), String> {
+        // A request without a model is refused before a binding could matter.
+        let Some(model) = model else { return Ok(()) };
+        let mut models = routing.models();
+        let buckets = models.find(|other| other.id == *model);
+        let mut buckets = buckets
+            .into_iter()
+            .flat_map(|model| model.resolver.buckets());
+        let Some(bucket) = buckets.find(|bucket| *bucket.id() == self.bucket) else {
+            return Err(format!(
+                ".bucket: model `{model}` has no bucket `{}`",
+                self.bucket
+            ));
+        };
+        if bucket.group(self.stage).is_none() {
+            return Err(format!(
+                ".stage: bucket `{}` has no {} group",
+                self.bucket, self.stage
+            ));
+        }
+        if self.key.is_empty() {
+            return Err(".key: is empty, and an empty key is never bound".to_owned());
+        }
+        let kind = match self.kind {
+            BindingKind::Session => AffinityKind::Session,
+            BindingKind::Sticky => AffinityKind::Sticky,
+        };
+        let scope = AffinityScope {
+            model,
+            stage: self.stage,
+            bucket: &self.bucket,
+            key: &self.key,
+        };
+        let store = services.affinity.of(kind, model);
+        let _ = store.bind(&scope, &self.engine, |_| None::<()>);
+        Ok(())
+    }
+}
