@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use parking_lot::Mutex;
 use pingora::server::RunArgs;
 use pingora::server::configuration::Opt;
-use sgl_edge::config::{self, Config};
+use sgl_edge::config::{self, Config, Flags};
 use sgl_edge::demo::{self, Demo};
 use sgl_edge::logging::{self, LogGuard};
 use sgl_edge::policies::PolicyServices;
@@ -41,6 +41,10 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Run the proxy in the foreground.
     Run(RunCommand),
+    /// Print the configuration file that means the same as flags of sgl-router.
+    Config(Flags),
+    /// Print the JSON Schema of the configuration file, for editors.
+    Schema,
     /// Validate a configuration file and print its buckets in resolution order.
     Check {
         /// Configuration file.
@@ -77,7 +81,7 @@ struct ExplainCommand {
 struct RunCommand {
     /// Configuration file.
     #[arg(short = 'c', long = "config", value_name = "FILE")]
-    config: PathBuf,
+    config: Option<PathBuf>,
     /// Take over the sockets of a running process (send it SIGQUIT afterwards).
     #[arg(short = 'u', long)]
     upgrade: bool,
@@ -87,6 +91,8 @@ struct RunCommand {
     /// Pingora's own server file (sockets, user, upgrade path).
     #[arg(long = "conf", value_name = "FILE")]
     pingora: Option<String>,
+    #[command(flatten)]
+    flags: Flags,
 }
 
 fn main() -> ExitCode {
@@ -100,7 +106,12 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Check { config } => check(&config),
         Command::Explain(command) => explain(command),
-        Command::Run(run) => match start_from_file(run, early_hangup) {
+        Command::Config(flags) => print_config(&flags),
+        Command::Schema => {
+            print!("{}", config::schema());
+            ExitCode::SUCCESS
+        }
+        Command::Run(run) => match start(run, early_hangup) {
             Ok(()) => ExitCode::SUCCESS,
             Err(code) => code,
         },
@@ -190,12 +201,60 @@ fn refuse(problems: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn start_from_file(run: RunCommand, early_hangup: Arc<AtomicBool>) -> Result<(), ExitCode> {
+/// The file that means the same as the flags; what an operator should know goes to stderr.
+fn print_config(flags: &Flags) -> ExitCode {
+    match flags.translate() {
+        Ok(translated) => {
+            for note in &translated.notes {
+                eprintln!("note: {note}");
+            }
+            print!("{}", translated.yaml);
+            ExitCode::SUCCESS
+        }
+        Err(errors) => refuse(&errors.to_string()),
+    }
+}
+
+/// The routing that a file or flags describe, what to say of it, and what to reload.
+type Loaded = (Routing, Vec<String>, Option<Arc<Reloader>>);
+
+fn load(run: &RunCommand, services: &PolicyServices) -> Result<Loaded, ExitCode> {
+    let path = match (&run.config, run.flags.is_empty()) {
+        (Some(path), true) => path,
+        (Some(_), false) => {
+            let names = run.flags.names().join(", ");
+            let problem = format!("sgl-edge: -c FILE says it all: remove {names}, or -c");
+            return Err(refuse(&problem));
+        }
+        (None, true) => {
+            return Err(refuse(
+                "sgl-edge: give -c FILE, or --model-id and --worker-urls",
+            ));
+        }
+        (None, false) => {
+            let translated = run.flags.translate();
+            let translated = translated.map_err(|errors| refuse(&errors.to_string()))?;
+            let routing = reload::build(translated.config, services, None)
+                .map_err(|problems| refuse(&problems.join("\n")))?;
+            return Ok((routing, translated.notes, None));
+        }
+    };
+    let routing = reload::first_load(path, services)
+        .map_err(|problems| refuse(&in_file(path, &problems).join("\n")))?;
+    let warnings = routing.config.warnings.iter().map(ToString::to_string);
+    let warnings = warnings.collect();
+    Ok((
+        routing,
+        warnings,
+        Some(Arc::new(Reloader::new(path.clone()))),
+    ))
+}
+
+fn start(run: RunCommand, early_hangup: Arc<AtomicBool>) -> Result<(), ExitCode> {
     let services = PolicyServices::new(Arc::default());
-    let routing = reload::first_load(&run.config, &services)
-        .map_err(|problems| refuse(&in_file(&run.config, &problems).join("\n")))?;
+    let (routing, warnings, reloader) = load(&run, &services)?;
     let guard = logging::start(&routing.config.log, run.daemon);
-    for warning in &routing.config.warnings {
+    for warning in warnings {
         tracing::warn!("{warning}");
     }
     let options = Opt {
@@ -204,7 +263,6 @@ fn start_from_file(run: RunCommand, early_hangup: Arc<AtomicBool>) -> Result<(),
         conf: run.pingora,
         ..Opt::default()
     };
-    let reloader = Some(Arc::new(Reloader::new(run.config)));
     serve(routing, services, reloader, options, early_hangup, guard)
 }
 

@@ -123,7 +123,7 @@ fn misplaced(key: &str, parent: &str) -> bool {
         | "worker_ids"
         | "max_pending_prefill_tokens"
         | "min_input_tokens"
-        | "max_input_tokens" => parent.contains(".buckets[") && !parent.contains(".groups"),
+        | "max_input_tokens" => parent.contains("buckets[") && !parent.contains(".groups"),
         "buckets" => parent.is_empty(),
         "mode" => parent.ends_with(".affinity") || parent.ends_with(".policy"),
         _ => true,

@@ -27,6 +27,7 @@ mod describe;
 mod dropped;
 mod engines;
 mod error;
+mod flags;
 mod kv_events;
 mod listeners;
 mod models;
@@ -34,6 +35,7 @@ mod policy;
 mod reader;
 mod sampling;
 mod scalars;
+mod schema;
 mod toplevel;
 mod tree;
 mod types;
@@ -48,6 +50,8 @@ use std::path::Path;
 
 pub use describe::describe;
 pub use error::{ConfigError, ConfigErrors};
+pub use flags::{Flags, Translated};
+pub use schema::schema;
 pub use types::{
     Admin, Affinity, AffinityKeys, Allowed, Auth, Bucket, Config, Conflict, Group, Groups, Health,
     KvEvents, Limits, Log, LogFormat, LogLevel, Model, Number, Sampling, SamplingParam, Shutdown,

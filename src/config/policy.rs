@@ -53,7 +53,8 @@ pub(super) fn policy(
     Some((params(problems, &fields, kind?, stage)?, admission?))
 }
 
-fn kind(node: &Node) -> Read<PolicyKind> {
+/// The type with this label; a dropped one is refused with its replacement.
+pub(super) fn kind(node: &Node) -> Read<PolicyKind> {
     let label = string(node)?;
     if let Some(kind) = PolicyKind::parse(&label) {
         return Ok(kind);
@@ -118,7 +119,7 @@ fn choices(node: &Node) -> Read<PowerOfTwoParams> {
 }
 
 /// The only type that reads `key`; `None` for keys of every type.
-fn owner(key: &str) -> Option<PolicyKind> {
+pub(super) fn owner(key: &str) -> Option<PolicyKind> {
     match key {
         "type" | "admission" => None,
         "choices" => Some(PolicyKind::PowerOfTwo),
@@ -154,26 +155,28 @@ fn tuning(problems: &mut Problems, fields: &Fields<'_>, kind: Option<PolicyKind>
 
 /// Whether the value of one tuning key is in range.
 fn value(problems: &mut Problems, key: &str, at: &At<'_>) -> bool {
+    problems.value(at, |node| tuning_value(key, node)).is_some()
+}
+
+/// Checks the range of one tuning key; says nothing of whether the policy uses it.
+pub(super) fn tuning_value(key: &str, node: &Node) -> Read<()> {
     let share = "it must be from 0 to 1";
     match key {
         "min_matched_tokens" | "switch_margin_tokens" | "pressure_abs_threshold_tokens" => {
-            problems.value(at, unsigned).is_some()
+            unsigned(node).map(drop)
         }
         "min_match_ratio" | "candidate_ratio" => {
-            let ratio = real(share, |number| (0.0..=1.0).contains(&number));
-            problems.value(at, ratio).is_some()
+            real(share, |number| (0.0..=1.0).contains(&number))(node).map(drop)
         }
         "pressure_abs_threshold_ms" => {
-            let millis = real("it must be at least 0", |number| number >= 0.0);
-            problems.value(at, millis).is_some()
+            real("it must be at least 0", |number| number >= 0.0)(node).map(drop)
         }
         "pressure_rel_threshold" => {
-            let factor = real("it must be above 1", |number| number > 1.0);
-            problems.value(at, factor).is_some()
+            real("it must be above 1", |number| number > 1.0)(node).map(drop)
         }
-        "pressure_guard" => problems.value(at, boolean).is_some(),
-        "fallback" => problems.value(at, fallback).is_some(),
-        _ => problems.value(at, positive).is_some(),
+        "pressure_guard" => boolean(node).map(drop),
+        "fallback" => fallback(node).map(drop),
+        _ => positive(node).map(drop),
     }
 }
 

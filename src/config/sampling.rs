@@ -44,14 +44,14 @@ const fn domain(param: SamplingParam) -> Domain {
     }
 }
 
-/// The contract of `model`; `None` if something in it was refused.
-pub(super) fn sampling(problems: &mut Problems, model: &Fields<'_>) -> Option<Sampling> {
-    let before = problems.count();
-    let fields = problems.section(model, "sampling", &["override", "conflict"])?;
-    let words = one_of(&Conflict::ALL, Conflict::as_str);
-    let conflict = problems.setting(&fields, "conflict", words, Conflict::default());
+/// What `override` says; `None` when it is no map.
+pub(super) fn overrides(
+    problems: &mut Problems,
+    at: &At<'_>,
+    conflict: Option<Conflict>,
+) -> Option<BTreeMap<SamplingParam, Allowed>> {
     let known = SamplingParam::ALL.map(SamplingParam::as_str);
-    let section = problems.section(&fields, "override", &known)?;
+    let section = problems.map(at, &known)?;
     let mut overrides = BTreeMap::new();
     for param in SamplingParam::ALL {
         if let Some(at) = section.get(param.as_str()) {
@@ -59,6 +59,19 @@ pub(super) fn sampling(problems: &mut Problems, model: &Fields<'_>) -> Option<Sa
             overrides.extend(allowed.map(|allowed| (param, allowed)));
         }
     }
+    Some(overrides)
+}
+
+/// The contract of `model`; `None` if something in it was refused.
+pub(super) fn sampling(problems: &mut Problems, model: &Fields<'_>) -> Option<Sampling> {
+    let before = problems.count();
+    let fields = problems.section(model, "sampling", &["override", "conflict"])?;
+    let words = one_of(&Conflict::ALL, Conflict::as_str);
+    let conflict = problems.setting(&fields, "conflict", words, Conflict::default());
+    let overrides = match fields.get("override") {
+        Some(at) => overrides(problems, &at, conflict)?,
+        None => BTreeMap::new(),
+    };
     if problems.count() > before {
         return None;
     }

@@ -11,9 +11,11 @@
 mod defaults;
 mod examples;
 mod fixtures;
+mod flags;
 mod hostile;
 mod lines;
 mod promises;
+mod schema;
 
 use std::path::{Path, PathBuf};
 
@@ -35,6 +37,11 @@ pub(crate) fn files(directory: &str, extension: &str) -> Vec<PathBuf> {
     files.sort();
     assert!(!files.is_empty(), "{directory} has no .{extension}");
     files
+}
+
+/// A path for a file that a test writes; `name` is used by that test alone.
+pub(crate) fn only_path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
 /// Parses a file under its bare name, as the `.expected` files name it.
