@@ -40,6 +40,8 @@ fn pick(c: &mut Criterion) {
         PolicyParams::RoundRobin,
         PolicyParams::Random,
         PolicyParams::PowerOfTwo(PowerOfTwoParams::default()),
+        // Bound after the first pick.
+        PolicyParams::SessionAware,
     ];
     let model = ModelId::from("m");
     let mut group = c.benchmark_group("pick");
@@ -56,7 +58,7 @@ fn pick(c: &mut Criterion) {
                     input_tokens: 1000,
                     expected_peak_tokens: Some(1500),
                     token_ids: None,
-                    session_key: None,
+                    session_key: Some("0f8fad5b-d9cb-469f-a165-70867728950e"),
                     routing_key: None,
                     explain: None,
                 };

@@ -58,15 +58,14 @@ fn model(
     })
 }
 
-/// Number of bindings and their memory by kind; null for a kind that no group ever used.
+/// Number of bindings by kind, and the memory that they take.
 fn affinity(stores: &AffinityStores, model: &ModelId) -> Value {
-    let size = |kind| {
-        let store = stores.get(kind, model)?;
-        Some(json!({"bindings": store.len(), "bytes": store.bytes(), "evicted": store.evicted()}))
-    };
+    let of = |kind| stores.get(kind, model).unwrap_or_default();
+    let (session, sticky) = (of(AffinityKind::Session), of(AffinityKind::Sticky));
     json!({
-        "session": size(AffinityKind::Session),
-        "sticky": size(AffinityKind::Sticky),
+        "session": session.len(),
+        "sticky": sticky.len(),
+        "bytes": session.bytes() + sticky.bytes(),
     })
 }
 

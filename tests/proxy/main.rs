@@ -1,7 +1,9 @@
 //! The program from outside: the real binary between mock engines and clients that speak raw HTTP.
 
+mod affinity;
 mod bad_input;
 mod explain;
+mod flags;
 mod metrics;
 mod outcomes;
 mod pd;

@@ -184,7 +184,7 @@ impl BindingState {
             key: &self.key,
         };
         let store = services.affinity.of(kind, model);
-        let _ = store.bind(&scope, &self.engine, |_| None::<()>);
+        store.seed(&scope, &self.engine);
         Ok(())
     }
 }

@@ -204,6 +204,11 @@ impl AffinityStore {
         Binding::Created
     }
 
+    /// Binds `scope` to `engine`, whatever it was bound to: for a state that is given from outside.
+    pub fn seed(&self, scope: &AffinityScope<'_>, engine: &WorkerId) {
+        self.bind(scope, engine, |_| None::<()>);
+    }
+
     /// Removes bindings that were last used longer than `idle` ago; exactly `idle` survives.
     /// Returns how many.
     pub fn sweep_expired(&self, idle: Duration) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
@@ -71,6 +71,19 @@ pub(crate) fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
+/// Runs the program; what it prints goes to a file in `directory`.
+fn spawn(directory: &Path, arguments: &[&str]) -> Child {
+    let log = fs::File::create(directory.join("log")).expect("a writable file");
+    Command::new(env!("CARGO_BIN_EXE_sgl-edge"))
+        .arg("run")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("a second handle"))
+        .stderr(log)
+        .spawn()
+        .expect("the program of this package")
+}
+
 impl Proxy {
     /// Starts the program with quiet settings and `settings` over them, and waits until it serves.
     pub(crate) async fn start(settings: Value) -> Self {
@@ -103,16 +116,8 @@ impl Proxy {
         merge(&mut config, settings);
         let path = directory.join("edge.yaml");
         fs::write(&path, sgl_edge::config::to_yaml(&config)).expect("a writable file");
-        let log = fs::File::create(directory.join("log")).expect("a writable file");
-        let child = Command::new(env!("CARGO_BIN_EXE_sgl-edge"))
-            .args(["run", "-c"])
-            .arg(&path)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a second handle"))
-            .stderr(log)
-            .spawn()
-            .expect("the program of this package");
+        let path = path.to_str().expect("a plain path");
+        let child = spawn(&directory, &[&["-c", path], arguments].concat());
         Self {
             data,
             admin,
@@ -120,6 +125,28 @@ impl Proxy {
             config,
             child,
         }
+    }
+
+    /// Starts the program with sgl-router's flags and free ports, and waits until it serves.
+    pub(crate) async fn start_with_flags(flags: &[&str]) -> Self {
+        for _ in 0..3 {
+            let (data, admin, directory) = (free_address(), free_address(), directory());
+            let (port, admin_listen) = (data.port().to_string(), admin.to_string());
+            let ports = ["--port", &port, "--admin-listen", &admin_listen];
+            let child = spawn(&directory, &[flags, &ports].concat());
+            let mut proxy = Self {
+                data,
+                admin,
+                directory,
+                config: Value::Null,
+                child,
+            };
+            if proxy.serves().await {
+                return proxy;
+            }
+            eprintln!("not started, once more: {}", proxy.log());
+        }
+        panic!("the program does not start");
     }
 
     /// Whether it answers on both ports before it ends or time is over.
