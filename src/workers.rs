@@ -7,6 +7,7 @@
 
 pub mod breaker;
 mod endpoint;
+mod inflight;
 mod introspection;
 mod publishers;
 mod registry;
@@ -14,19 +15,21 @@ mod url;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
 
 pub use breaker::{Breaker, BreakerParams, BreakerState, Outcome, Permit};
 pub use endpoint::{EndpointError, TcpEndpoint};
+pub use inflight::InflightGuard;
 pub use introspection::{Facts, Introspection};
 pub use publishers::{LOAD_TOPIC, Publishers};
-pub use registry::{Members, RegistryError, WorkerRegistry};
+pub use registry::{Adopted, Members, RegistryError, WorkerRegistry};
 pub use url::{EngineUrl, UrlError};
 
 use crate::ids::{ModelId, Stage, WorkerId};
+use inflight::Inflight;
 
 /// What an operator or a discovery backend says of one engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +54,8 @@ pub struct Worker {
     address: ArcSwapOption<SocketAddr>,
     inflight: Arc<Inflight>,
     healthy: Arc<AtomicBool>,
+    /// It tells a role that its model cannot have.
+    misplaced: Arc<AtomicBool>,
     breaker: Arc<Breaker>,
     introspection: Arc<Introspection>,
 }
@@ -66,6 +71,7 @@ impl Worker {
             spec,
             inflight: Arc::default(),
             healthy: Arc::new(AtomicBool::new(true)),
+            misplaced: Arc::default(),
             breaker: Arc::new(Breaker::new(breaker)),
             introspection: Arc::default(),
         }
@@ -85,11 +91,24 @@ impl Worker {
         worker.address.store(old.address.load_full());
         worker.inflight = Arc::clone(&old.inflight);
         worker.healthy = Arc::clone(&old.healthy);
+        worker.misplaced = Arc::clone(&old.misplaced);
         worker.introspection = Arc::clone(&old.introspection);
         if old.breaker.params() == breaker {
             worker.breaker = Arc::clone(&old.breaker);
         }
         worker
+    }
+
+    /// What it was made from.
+    #[must_use]
+    pub const fn spec(&self) -> &WorkerSpec {
+        &self.spec
+    }
+
+    /// Whether `other` is a handle of this very engine, before or after a reload.
+    #[must_use]
+    pub fn same_engine(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.introspection, &other.introspection)
     }
 
     /// Its id.
@@ -144,13 +163,13 @@ impl Worker {
     /// Requests this router holds a guard for.
     #[must_use]
     pub fn inflight(&self) -> u64 {
-        self.inflight.requests.load(Ordering::Relaxed)
+        self.inflight.requests()
     }
 
     /// Prompt tokens of the requests this router holds a guard for.
     #[must_use]
     pub fn inflight_tokens(&self) -> u64 {
-        self.inflight.tokens.load(Ordering::Relaxed)
+        self.inflight.tokens()
     }
 
     /// Whether active health checks let it serve. True until a check says otherwise.
@@ -162,6 +181,31 @@ impl Worker {
     /// Stores the verdict of the active health checks.
     pub fn set_healthy(&self, healthy: bool) {
         self.healthy.store(healthy, Ordering::Relaxed);
+    }
+
+    /// A handle with the role and bootstrap port that the engine tells, where the role differs
+    /// from its label. A port that was configured stays.
+    pub(crate) fn as_told(&self) -> Option<Self> {
+        let facts = self.introspection.facts();
+        let role = facts.role.filter(|role| *role != self.spec.role)?;
+        let port = self.spec.bootstrap_port.or(facts.bootstrap_port);
+        let spec = WorkerSpec {
+            role,
+            bootstrap_port: port.filter(|_| role == Stage::Prefill),
+            ..self.spec.clone()
+        };
+        Some(Self::succeed(spec, self.breaker.params(), self))
+    }
+
+    /// Whether it tells a role that its model cannot have, and is left out therefore.
+    #[must_use]
+    pub fn misplaced(&self) -> bool {
+        self.misplaced.load(Ordering::Relaxed)
+    }
+
+    /// Leaves it out or takes it back; true if that changed anything.
+    pub(crate) fn set_misplaced(&self, misplaced: bool) -> bool {
+        self.misplaced.swap(misplaced, Ordering::Relaxed) != misplaced
     }
 
     /// What it said of itself.
@@ -179,53 +223,31 @@ impl Worker {
     /// Whether a group may offer it to a policy at `now`. Changes nothing.
     #[must_use]
     pub fn available(&self, now: Instant) -> bool {
-        self.healthy() && self.breaker.would_allow(now)
+        self.healthy() && !self.misplaced() && self.breaker.would_allow(now)
+    }
+
+    /// Of the requests this router holds a guard for, those dispatched at `since` or later.
+    ///
+    /// Source: policy-semantics §11 `recent`.
+    #[must_use]
+    pub fn dispatched_since(&self, since: Instant) -> u64 {
+        self.inflight.since(since)
     }
 
     /// Counts one dispatched request of `input_tokens` prompt tokens until the guard is dropped.
     pub fn acquire(&self, input_tokens: u64) -> InflightGuard {
-        self.inflight.requests.fetch_add(1, Ordering::Relaxed);
-        self.inflight
-            .tokens
-            .fetch_add(input_tokens, Ordering::Relaxed);
-        InflightGuard {
-            counter: Arc::clone(&self.inflight),
-            input_tokens,
-        }
+        self.acquire_at(input_tokens, Instant::now())
     }
-}
 
-impl Worker {
-    /// Counts `requests` as in flight for good: an assumption about a fleet that is only explained.
-    pub fn assume_inflight(&self, requests: u64) {
-        self.inflight
-            .requests
-            .fetch_add(requests, Ordering::Relaxed);
+    /// The same for a request that was dispatched at `at`.
+    pub fn acquire_at(&self, input_tokens: u64, at: Instant) -> InflightGuard {
+        self.inflight.acquire(input_tokens, at)
     }
-}
 
-/// What this router has dispatched to one engine and not seen the end of.
-#[derive(Debug, Default)]
-struct Inflight {
-    requests: AtomicU64,
-    tokens: AtomicU64,
-}
-
-/// One request's place in an engine's in-flight count. Holds the counter, not the engine, so a
-/// guard outlives a reload harmlessly.
-#[derive(Debug)]
-#[must_use = "dropping the guard ends the count"]
-pub struct InflightGuard {
-    counter: Arc<Inflight>,
-    input_tokens: u64,
-}
-
-impl Drop for InflightGuard {
-    fn drop(&mut self) {
-        self.counter.requests.fetch_sub(1, Ordering::Relaxed);
-        self.counter
-            .tokens
-            .fetch_sub(self.input_tokens, Ordering::Relaxed);
+    /// Counts `requests` as in flight for good, `recent` of them as dispatched since any report: an
+    /// assumption about a fleet that is only explained.
+    pub fn assume_inflight(&self, requests: u64, recent: u64) {
+        self.inflight.assume(requests, recent);
     }
 }
 

@@ -29,6 +29,7 @@ const MAY_NAME: [(&str, &[&str]); 13] = [
             "ids",
             "workers",
             "state",
+            "feeds",
             "policies",
             "buckets",
             "config",

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use sgl_edge::mock::{self, Engine, EngineConfig, Faults, Role, parse_duration};
+use sgl_edge::mock::{self, Engine, EngineConfig, Faults, Publish, Role, parse_duration};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Serves one or several mock SGLang engines.
@@ -66,6 +66,19 @@ struct Arguments {
     /// Demand this bearer everywhere but on health, readiness and metrics, like a real engine.
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
+    /// Publish load reports over ZMQ.
+    #[arg(long)]
+    publish: bool,
+    /// Port of the KV events of rank 0; of several engines, the first of consecutive ranges. 0 =
+    /// free.
+    #[arg(long, value_name = "PORT", default_value_t = 0, requires = "publish")]
+    events_port: u16,
+    /// The same for load reports.
+    #[arg(long, value_name = "PORT", default_value_t = 0, requires = "publish")]
+    load_port: u16,
+    /// Ranks that publish, on consecutive ports.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "publish", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    ranks: u16,
     /// Do not keep requests; for load tests.
     #[arg(long)]
     no_record: bool,
@@ -96,6 +109,7 @@ impl Arguments {
                 engines.push(EngineConfig {
                     listen,
                     bootstrap_port: self.bootstrap_port(nth)?,
+                    publish: self.published(nth)?,
                     faults: faults.clone(),
                     ..self.common()
                 });
@@ -114,6 +128,18 @@ impl Arguments {
             Role::Prefill => nth_port(self.bootstrap_port, nth),
             Role::Plain | Role::Decode => Ok(self.bootstrap_port),
         }
+    }
+
+    fn published(&self, nth: u16) -> Result<Option<Publish>, String> {
+        if !self.publish {
+            return Ok(None);
+        }
+        let offset = nth.checked_mul(self.ranks).ok_or("too many ports")?;
+        Ok(Some(Publish {
+            events_port: nth_port(self.events_port, offset)?,
+            load_port: nth_port(self.load_port, offset)?,
+            ranks: self.ranks,
+        }))
     }
 
     fn common(&self) -> EngineConfig {

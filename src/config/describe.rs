@@ -47,6 +47,9 @@ fn describe_model(lines: &mut Vec<String>, model: &Model) {
     lines.extend(affinity(model));
     lines.extend(slo(model.slo));
     lines.extend(kv_events(&model.kv_events));
+    if let Some(file) = &model.engines_file {
+        lines.push(format!("  engines of the file {}", file.display()));
+    }
     for stage in Stage::ALL {
         let engines = model.engines.iter().filter(|engine| engine.role == stage);
         let ids: Vec<&str> = engines.map(|engine| engine.id.as_str()).collect();
@@ -171,9 +174,10 @@ fn describe_group(lines: &mut Vec<String>, stage: Stage, group: &Group) {
 
 fn policy(params: &PolicyParams) -> String {
     match params {
-        PolicyParams::RoundRobin | PolicyParams::Random | PolicyParams::SessionAware => {
-            params.kind().to_string()
-        }
+        PolicyParams::RoundRobin
+        | PolicyParams::Random
+        | PolicyParams::LeastLoad
+        | PolicyParams::SessionAware => params.kind().to_string(),
         PolicyParams::PowerOfTwo(tuning) => {
             format!("{} (choices {})", params.kind(), tuning.choices())
         }

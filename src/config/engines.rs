@@ -18,8 +18,10 @@ const KEYS: [&str; 4] = ["static", "file", "kubernetes", "api_key_file"];
 
 /// What the `engines` section says.
 pub(super) struct Engines {
-    /// The engines by name.
+    /// The engines by name; none when they come from a file.
     pub(super) list: Vec<WorkerSpec>,
+    /// The watched file with the list.
+    pub(super) file: Option<PathBuf>,
     /// Where the key stands that they demand of the router's own calls.
     pub(super) api_key_file: Option<PathBuf>,
 }
@@ -52,8 +54,15 @@ pub(super) fn engines(
         let problem = format!("has {}: choose one source of engines", set.join(" and "));
         problems.add(&fields.place, problem);
     }
-    file(problems, &fields);
+    let file = problems.optional(&fields, "file", path);
     kubernetes(problems, &fields);
+    if let (Some(Some(file)), None) = (&file, fields.get("static")) {
+        return (problems.count() == before).then_some(Engines {
+            list: Vec::new(),
+            file: Some(file.clone()),
+            api_key_file: api_key_file?,
+        });
+    }
     let Some(at) = fields.get("static") else {
         if set.is_empty() {
             let problem =
@@ -66,18 +75,39 @@ pub(super) fn engines(
     if items.is_empty() {
         problems.add(&at.place, "no engines: at least one is needed");
     }
-    let mut seen = Seen::default();
-    let engines: Vec<Option<WorkerSpec>> = items
-        .iter()
-        .map(|item| engine(problems, item, model_id, &mut seen, taken))
-        .collect();
+    let list = list(problems, &items, model_id, taken);
     if problems.count() > before {
         return None;
     }
     Some(Engines {
-        list: engines.into_iter().collect::<Option<_>>()?,
+        list: list?,
+        file: None,
         api_key_file: api_key_file?,
     })
+}
+
+fn list(
+    problems: &mut Problems,
+    items: &[At<'_>],
+    model: &ModelId,
+    taken: &mut Taken,
+) -> Option<Vec<WorkerSpec>> {
+    let mut seen = Seen::default();
+    let engines: Vec<Option<WorkerSpec>> = items
+        .iter()
+        .map(|item| engine(problems, item, model, &mut seen, taken))
+        .collect();
+    engines.into_iter().collect()
+}
+
+/// The engines of `model` in a file of their own: the same list, which may be empty.
+pub(super) fn file(
+    problems: &mut Problems,
+    root: &At<'_>,
+    model: &ModelId,
+) -> Option<Vec<WorkerSpec>> {
+    let items = problems.list(root)?;
+    list(problems, &items, model, &mut Taken::default())
 }
 
 fn engine(
@@ -179,12 +209,6 @@ impl Seen {
 /// Errors of other modules repeat what was written, which may hold line breaks.
 fn short_line(text: &str) -> String {
     text.chars().flat_map(char::escape_debug).collect()
-}
-
-fn file(problems: &mut Problems, fields: &Fields<'_>) {
-    if let Some(Some(_)) = problems.optional(fields, "file", path) {
-        problems.unsupported(&fields.place_of("file"), "a watched file of engines");
-    }
 }
 
 fn kubernetes(problems: &mut Problems, fields: &Fields<'_>) {

@@ -59,6 +59,8 @@ pub use types::{
 };
 pub use write::to_yaml;
 
+use crate::ids::ModelId;
+use crate::workers::WorkerSpec;
 use reader::{At, Place, Problems};
 
 /// Largest file, bytes. A fleet of 10 000 engines needs a quarter of it; chosen.
@@ -67,13 +69,38 @@ pub const MAX_FILE_BYTES: usize = 4 << 20;
 /// Reads and parses the file at `path`.
 ///
 /// # Errors
-/// Everything that is wrong with it; that it cannot be read, is empty, is not UTF-8 or is above
+/// Everything that is wrong with it; that it cannot be read, is not UTF-8 or is above
 /// [`MAX_FILE_BYTES`] counts as one problem.
 pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
-    let name = path.display().to_string();
+    parse(&read(path)?, &path.display().to_string())
+}
+
+/// Reads and parses a file with the engines of `model`: the list that `engines.static` would hold,
+/// or an empty one.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_engines(path: &Path, model: &ModelId) -> Result<Vec<WorkerSpec>, ConfigErrors> {
+    let text = read(path)?;
+    let mut problems = Problems::new(&path.display().to_string());
+    let node = tree::build(&text, &mut problems);
+    let engines = node.and_then(|node| {
+        let root = At {
+            place: Place::root(node.line),
+            node: &node,
+        };
+        engines::file(&mut problems, &root, model)
+    });
+    match engines {
+        Some(engines) if problems.count() == 0 => Ok(engines),
+        Some(_) | None => Err(problems.into_errors()),
+    }
+}
+
+fn read(path: &Path) -> Result<String, ConfigErrors> {
     let problem = |line, problem| {
         ConfigErrors::from(vec![ConfigError {
-            file: name.clone(),
+            file: path.display().to_string(),
             line,
             path: ".".to_owned(),
             problem,
@@ -86,13 +113,16 @@ pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
     file.take(most.saturating_add(1))
         .read_to_end(&mut bytes)
         .map_err(unreadable)?;
-    let text = String::from_utf8(bytes).map_err(|error| {
+    if bytes.len() > MAX_FILE_BYTES {
+        let most = units::show_size(MAX_FILE_BYTES as u64);
+        return Err(problem(Some(1), format!("is larger than {most}")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let before = error.as_bytes().iter().take(valid);
         let line = before.filter(|byte| **byte == b'\n').count() + 1;
         problem(Some(line), "is not UTF-8 text".to_owned())
-    })?;
-    parse(&text, &name)
+    })
 }
 
 /// Parses `text`; `file` is the name that problems and warnings carry.

@@ -4,14 +4,16 @@
 //! engine ids.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use crate::config::reader::{At, Fields, Place, Problems};
-use crate::config::scalars::{name, one_of, path};
+use crate::config::scalars::{name, one_of, path, time};
+use crate::config::tree::Node;
 use crate::config::types::{Model, Slo, SloMode};
 use crate::config::{affinity, buckets, engines, kv_events, sampling, unbuilt};
 use crate::ids::{ModelId, WorkerId};
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "id",
     "aliases",
     "tokenizer",
@@ -22,8 +24,13 @@ const KEYS: [&str; 11] = [
     "slo",
     "engines",
     "kv_events",
+    "load_poll_interval",
     "buckets",
 ];
+
+/// Least and default time between two questions for the load of an engine.
+const LEAST_POLL: Duration = Duration::from_millis(50);
+const DEFAULT_POLL: Duration = Duration::from_secs(1);
 
 /// What is unique over the whole file, with the place of its first use.
 #[derive(Debug, Default)]
@@ -72,8 +79,11 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
     let model_id = ModelId::from(id.clone().unwrap_or_default());
     let engines = engines::engines(problems, &fields, &model_id, taken);
     unbuilt::model_settings(problems, &fields);
-    let list = engines.as_ref().map(|engines| engines.list.as_slice());
+    // The engines of a file come and go: no id can be called unknown.
+    let listed = engines.as_ref().filter(|engines| engines.file.is_none());
+    let list = listed.map(|engines| engines.list.as_slice());
     let kv_events = kv_events::kv_events(problems, &fields, list);
+    let poll = poll(problems, &fields);
     let slo = slo(problems, &fields);
     let buckets = buckets::buckets(problems, &fields);
     let affinity = affinity::affinity(problems, &fields, buckets.as_deref());
@@ -87,10 +97,26 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
         affinity: affinity?,
         slo: slo?,
         engines: engines.list,
+        engines_file: engines.file,
         engine_api_key_file: engines.api_key_file,
         kv_events: kv_events?,
+        load_poll_interval: poll?,
         buckets: buckets?,
     })
+}
+
+/// How often engines without a load socket are asked; `null` asks none.
+fn poll(problems: &mut Problems, fields: &Fields<'_>) -> Option<Option<Duration>> {
+    let key = "load_poll_interval";
+    if fields.is_null(key) {
+        return Some(None);
+    }
+    let read = |node: &Node| match time(node)? {
+        short if short < LEAST_POLL => Err("too short: at least 50ms".to_owned()),
+        interval => Ok(interval),
+    };
+    let interval = problems.setting(fields, key, read, DEFAULT_POLL)?;
+    Some(Some(interval))
 }
 
 fn aliases(problems: &mut Problems, fields: &Fields<'_>, taken: &mut Taken) -> Option<Vec<String>> {

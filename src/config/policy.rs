@@ -32,14 +32,6 @@ const KEYS: [&str; 17] = [
     "min_load_choices",
 ];
 
-/// Fallbacks that `sticky` may use. Source: policy-semantics §20, `--sticky-fallback-policy`.
-const FALLBACKS: [PolicyKind; 4] = [
-    PolicyKind::RoundRobin,
-    PolicyKind::Random,
-    PolicyKind::PowerOfTwo,
-    PolicyKind::LeastLoad,
-];
-
 /// The policy and caps of a `stage` group.
 pub(super) fn policy(
     problems: &mut Problems,
@@ -89,6 +81,7 @@ fn params(
             let choices = problems.value(&at, choices)?;
             Some(PolicyParams::PowerOfTwo(choices))
         }
+        PolicyKind::LeastLoad => Some(PolicyParams::LeastLoad),
         PolicyKind::SessionAware => Some(PolicyParams::SessionAware),
         PolicyKind::Sticky => sticky(problems, fields),
         PolicyKind::CacheAware if stage == Stage::Decode => {
@@ -97,7 +90,7 @@ fn params(
             problems.add(&fields.place_of("type"), problem);
             None
         }
-        PolicyKind::LeastLoad | PolicyKind::CacheAware => {
+        PolicyKind::CacheAware => {
             problems.unsupported(&fields.place_of("type"), &format!("policy {kind}"));
             None
         }
@@ -105,11 +98,8 @@ fn params(
 }
 
 fn sticky(problems: &mut Problems, fields: &Fields<'_>) -> Option<PolicyParams> {
-    let kind = problems.setting(fields, "fallback", fallback, PolicyKind::RoundRobin)?;
-    let Some(fallback) = StickyFallback::of(kind) else {
-        problems.unsupported(&fields.place_of("fallback"), &format!("fallback {kind}"));
-        return None;
-    };
+    let default = StickyFallback::default();
+    let fallback = problems.setting(fields, "fallback", fallback, default)?;
     Some(PolicyParams::Sticky(StickyParams { fallback }))
 }
 
@@ -180,16 +170,17 @@ pub(super) fn tuning_value(key: &str, node: &Node) -> Read<()> {
     }
 }
 
-fn fallback(node: &Node) -> Read<PolicyKind> {
+fn fallback(node: &Node) -> Read<StickyFallback> {
     let wanted = kind(node)?;
-    if FALLBACKS.contains(&wanted) {
-        return Ok(wanted);
-    }
-    let labels = FALLBACKS.map(PolicyKind::as_str);
-    Err(format!(
-        "{wanted} cannot be a fallback, expected {}",
-        alternatives(&labels)
-    ))
+    StickyFallback::of(wanted).ok_or_else(|| {
+        let allowed = PolicyKind::ALL.into_iter();
+        let allowed = allowed.filter(|kind| StickyFallback::of(*kind).is_some());
+        let labels: Vec<&str> = allowed.map(PolicyKind::as_str).collect();
+        format!(
+            "{wanted} cannot be a fallback, expected {}",
+            alternatives(&labels)
+        )
+    })
 }
 
 /// Pairs of `cache_aware` keys. Defaults: policy-semantics §16.

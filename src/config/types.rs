@@ -218,13 +218,19 @@ pub struct Model {
     pub affinity: Affinity,
     /// What latency targets do. Default: nothing.
     pub slo: Slo,
-    /// At least one; either all plain, or all prefill and decode. Ids unique over all models.
+    /// Either all plain, or all prefill and decode. Ids unique over all models. At least one, and
+    /// none if they come from a file.
     pub engines: Vec<WorkerSpec>,
+    /// A file with the list of engines, which is watched.
+    pub engines_file: Option<PathBuf>,
     /// File with the key that the engines demand of the router's own calls (health, `/server_info`,
     /// aborts, admin calls); clients' requests carry their own.
     pub engine_api_key_file: Option<PathBuf>,
     /// Where events and load reports of its engines come from. Default: each engine says.
     pub kv_events: KvEvents,
+    /// From one question to the next, for engines that publish no load reports, at least 50 ms;
+    /// `None` asks none. Default 1 s.
+    pub load_poll_interval: Option<Duration>,
     /// In file order, at least one. The implicit pair `plain`, `pd` when the file names none.
     pub buckets: Vec<Bucket>,
 }

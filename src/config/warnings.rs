@@ -14,6 +14,10 @@ use crate::ids::{Stage, WorkerId};
 pub(super) fn warnings(problems: &mut Problems, config: &Config, root: &At<'_>) {
     timeouts(problems, &config.timeouts, root.node);
     for (index, model) in config.models.iter().enumerate() {
+        if model.engines_file.is_some() {
+            // Who will be there is not known here.
+            continue;
+        }
         let path = [Step::Key("models"), Step::Item(index)];
         buckets(problems, model, root.node, &path);
         slo(problems, model, root.node, &path);

@@ -107,8 +107,31 @@ pub struct EngineConfig {
     pub api_key: Option<String>,
     /// Keep the last requests with their bodies. `false` for load tests.
     pub record: bool,
+    /// Publish load reports over ZMQ, as `--load-publish-endpoint` makes a real engine do.
+    pub publish: Option<Publish>,
     /// Faults that are on from the start.
     pub faults: Faults,
+}
+
+/// What an engine publishes over ZMQ, on the IP of `listen`; port 0 takes free ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Publish {
+    /// KV events of rank 0.
+    pub events_port: u16,
+    /// Load reports of rank 0.
+    pub load_port: u16,
+    /// Ranks that share the engine's work, on consecutive ports, at least 1.
+    pub ranks: u16,
+}
+
+impl Default for Publish {
+    fn default() -> Self {
+        Self {
+            events_port: 0,
+            load_port: 0,
+            ranks: 1,
+        }
+    }
 }
 
 impl Default for EngineConfig {
@@ -133,6 +156,7 @@ impl Default for EngineConfig {
             enable_http2: false,
             api_key: None,
             record: true,
+            publish: None,
             faults: Faults::default(),
         }
     }

@@ -23,6 +23,7 @@ use super::listener::{ConnectionInfo, MockListener, reap_idle};
 use super::live::LiveRequests;
 use super::load::Scheduler;
 use super::pd::{self, Rooms};
+use super::publish::{self, Published, Sockets};
 use super::record::{RecordedRequest, Recorder};
 use super::stats::{Stats, StatsTable};
 use super::{chat, control, info, loads};
@@ -40,11 +41,18 @@ pub(crate) struct Shared {
     pub(crate) live: Arc<LiveRequests>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) rooms: Arc<Rooms>,
+    /// Where it publishes, if it does.
+    pub(crate) published: Option<Published>,
     rng: Mutex<StdRng>,
 }
 
 impl Shared {
-    fn new(config: EngineConfig, faults: FaultsHandle, connections: Arc<ConnectionTable>) -> Self {
+    fn new(
+        config: EngineConfig,
+        published: Option<Published>,
+        faults: FaultsHandle,
+        connections: Arc<ConnectionTable>,
+    ) -> Self {
         let scheduler = Scheduler::new(config.max_running_requests, config.max_queued_requests);
         Self {
             started: std::time::SystemTime::now(),
@@ -55,6 +63,7 @@ impl Shared {
             live: Arc::default(),
             scheduler: Arc::new(scheduler),
             rooms: Arc::default(),
+            published,
             rng: Mutex::new(StdRng::from_os_rng()),
             config,
         }
@@ -118,11 +127,20 @@ pub async fn start(mut config: EngineConfig) -> io::Result<Engine> {
         None
     };
     let address = listener.address();
-    let shared = Arc::new(Shared::new(config, faults.clone(), connections.clone()));
+    let sockets = match &config.publish {
+        Some(publish) => Some(Sockets::bind(config.listen.ip(), publish).await?),
+        None => None,
+    };
+    let published = sockets.as_ref().map(|sockets| sockets.published);
+    let shared = Shared::new(config, published, faults.clone(), connections.clone());
+    let shared = Arc::new(shared);
     let mut tasks = vec![
         serve(listener, router(shared.clone())),
         spawn(reap_idle(connections, faults.subscribe())),
     ];
+    if let Some(sockets) = sockets {
+        tasks.push(spawn(publish::run(shared.clone(), sockets)));
+    }
     if let Some(bootstrap) = bootstrap {
         tasks.push(serve(bootstrap, pd::router(shared.rooms.clone())));
     }
@@ -157,6 +175,12 @@ impl Engine {
     #[must_use]
     pub fn bootstrap_port(&self) -> u16 {
         self.shared.config.bootstrap_port
+    }
+
+    /// Where it publishes over ZMQ, if it does.
+    #[must_use]
+    pub fn published(&self) -> Option<Published> {
+        self.shared.published
     }
 
     /// Switches faults.

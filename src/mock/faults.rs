@@ -27,7 +27,8 @@ const HEADER_FOR: &str = "x-sgl-mock-for";
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
     /// The next this many chat requests meet the faults, later ones none. `None` = all of them.
-    /// Does not count for `health`, `health_delay_ms`, `refuse_*` and `close_idle_after_ms`.
+    /// Does not count for `health`, `health_delay_ms`, `refuse_*`, `close_idle_after_ms` and
+    /// `load_*`.
     pub times: Option<u32>,
     /// Answer every chat request with this status and a flat error body.
     pub status: Option<u16>,
@@ -87,6 +88,18 @@ pub struct Faults {
     pub refuse_for_ms: Option<u64>,
     /// Close connections that have been idle this long, milliseconds.
     pub close_idle_after_ms: Option<u64>,
+    /// Publish no load report.
+    pub load_silent: bool,
+    /// Publish no load report of this rank.
+    pub load_silent_rank: Option<u32>,
+    /// Go on publishing the load as it was, whatever happens.
+    pub load_frozen: bool,
+    /// Count prefill work from zero, as a new process would.
+    pub load_reset_counters: bool,
+    /// Publish load reports without their extension, as older engines do.
+    pub load_basic: bool,
+    /// Publish load reports with half of their extension.
+    pub load_truncated: bool,
 }
 
 impl Faults {

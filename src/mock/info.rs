@@ -1,7 +1,6 @@
 //! What an engine says about itself, and the calls that concern no single chat request.
 //!
-//! `/server_info` states `kv_events: null`: this engine publishes no events. A publisher, once
-//! there is one, is announced there.
+//! `/server_info` announces what is published; `kv_events` is null where nothing is.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -55,7 +54,7 @@ pub(crate) async fn server_info(State(shared): State<Arc<Shared>>) -> Response {
             "served_model_name": config.model,
             "host": config.listen.ip().to_string(),
             "page_size": config.page_size,
-            "dp_size": 1,
+            "dp_size": shared.published.map_or(1, |published| published.ranks),
             "attn_dp_size": 1,
             "tp_size": 1,
             "context_length": config.context_length,
@@ -69,7 +68,7 @@ pub(crate) async fn server_info(State(shared): State<Arc<Shared>>) -> Response {
             "max_total_num_tokens": config.max_total_num_tokens,
             "max_req_input_len": config.context_length,
             "startup_time": started.map_or(0.0, |since| since.as_secs_f64()),
-            "kv_events": null,
+            "kv_events": publishers(&shared),
             "internal_states": [{
                 "max_running_requests_per_dp": config.max_running_requests,
                 "num_running_reqs": load.running,
@@ -79,6 +78,21 @@ pub(crate) async fn server_info(State(shared): State<Arc<Shared>>) -> Response {
         })
         .to_string(),
     )
+}
+
+/// The block of engine-wire §1.3.
+fn publishers(shared: &Shared) -> Option<Value> {
+    let published = shared.published?;
+    Some(json!({
+        "publisher": "zmq",
+        "endpoint_host": "*",
+        "endpoint_port_base": published.events_port,
+        "topic": "",
+        "block_size": shared.config.page_size,
+        "dp_size": published.ranks,
+        "load_endpoint_port_base": published.load_port,
+        "load_topic": "load",
+    }))
 }
 
 /// `GET /model_info`.

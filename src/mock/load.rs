@@ -1,13 +1,13 @@
 //! The work an engine holds: a queue in front of a limited number of running requests.
 //!
 //! `/v1/loads` is read from here and never made up, so a router that steers by it steers by the
-//! truth. A load publisher would read the same [`LoadSnapshot`].
+//! truth; so are the reports over ZMQ.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// Load numbers, in the units of engine-wire §2.2.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -26,12 +26,38 @@ pub(crate) struct LoadSnapshot {
     pub(crate) prefill_busy_us: u64,
 }
 
+impl LoadSnapshot {
+    /// The part of rank `number` of `ranks`; all parts add up to the whole.
+    pub(crate) fn share(self, number: u32, ranks: u32) -> Self {
+        let part = |whole: u64| {
+            let (number, ranks) = (u64::from(number), u64::from(ranks.max(1)));
+            whole / ranks + u64::from(number < whole % ranks)
+        };
+        let small = |whole: u32| u32::try_from(part(whole.into())).unwrap_or(whole);
+        Self {
+            running: small(self.running),
+            waiting: small(self.waiting),
+            waiting_tokens: part(self.waiting_tokens),
+            used_tokens: part(self.used_tokens),
+            prefilled_tokens: part(self.prefilled_tokens),
+            prefill_busy_us: part(self.prefill_busy_us),
+        }
+    }
+}
+
+/// Decode steps between two reports. Source: engine-wire §2.3.
+const STEPS: u64 = 15;
+
 /// The scheduler's books.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     slots: Arc<Semaphore>,
     max_waiting: Option<u32>,
     load: Mutex<LoadSnapshot>,
+    /// Told at the moments at which a real engine reports its load.
+    progress: Notify,
+    /// Tokens generated since it was told last.
+    generated: Mutex<u64>,
 }
 
 impl Scheduler {
@@ -40,11 +66,29 @@ impl Scheduler {
             slots: Arc::new(Semaphore::new(max_running as usize)),
             max_waiting,
             load: Mutex::new(LoadSnapshot::default()),
+            progress: Notify::new(),
+            generated: Mutex::new(0),
         }
     }
 
     pub(crate) fn load(&self) -> LoadSnapshot {
         *self.load.lock()
+    }
+
+    /// Waits until a prompt was computed, some decode steps were made or the engine went idle.
+    pub(crate) async fn progressed(&self) {
+        self.progress.notified().await;
+    }
+
+    /// `tokens` were generated; a step makes one of every running request.
+    fn stepped(&self, tokens: u64) {
+        let running = u64::from(self.load().running.max(1));
+        let mut generated = self.generated.lock();
+        *generated += tokens;
+        if *generated >= STEPS * running {
+            *generated = 0;
+            self.progress.notify_one();
+        }
     }
 
     /// Puts a request into the queue, or `None` when the queue is full.
@@ -67,6 +111,7 @@ impl Scheduler {
         let mut load = self.load.lock();
         load.prefilled_tokens += tokens;
         load.prefill_busy_us += u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.progress.notify_one();
     }
 }
 
@@ -123,6 +168,7 @@ impl Running {
     pub(crate) fn grow(&mut self, tokens: u64) {
         self.tokens += tokens;
         self.scheduler.load.lock().used_tokens += tokens;
+        self.scheduler.stepped(tokens);
     }
 }
 
@@ -131,5 +177,8 @@ impl Drop for Running {
         let mut load = self.scheduler.load.lock();
         load.running -= 1;
         load.used_tokens -= self.tokens;
+        if load.running + load.waiting == 0 {
+            self.scheduler.progress.notify_one();
+        }
     }
 }

@@ -18,17 +18,18 @@ pub(crate) struct LoadsQuery {
     dp_rank: Option<u32>,
 }
 
-/// The handler. One rank, number 0; asking for another gives an empty list.
+/// The handler. One row per rank; asking for a rank that is none gives an empty list.
 pub(crate) async fn loads(
     State(shared): State<Arc<Shared>>,
     Query(query): Query<LoadsQuery>,
 ) -> Response {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let seconds = now.map_or(0.0, |since| since.as_secs_f64());
-    let ranks = match query.dp_rank {
-        None | Some(0) => vec![rank(&shared, seconds)],
-        Some(_) => Vec::new(),
-    };
+    let count = shared.published.map_or(1, |published| published.ranks);
+    let ranks = (0..u32::from(count)).filter(|rank| query.dp_rank.is_none_or(|only| only == *rank));
+    let ranks: Vec<Value> = ranks
+        .map(|number| rank(&shared, number, count.into(), seconds))
+        .collect();
     let body = json!({
         "timestamp": iso8601(seconds as u64),
         "version": super::info::VERSION,
@@ -39,13 +40,13 @@ pub(crate) async fn loads(
     json_response(StatusCode::OK, body.to_string())
 }
 
-fn rank(shared: &Shared, seconds: f64) -> Value {
-    let load = shared.scheduler.load();
+fn rank(shared: &Shared, number: u32, ranks: u32, seconds: f64) -> Value {
+    let load = shared.scheduler.load().share(number, ranks);
     let config = &shared.config;
     let usage = load.used_tokens as f64 / config.max_total_num_tokens.max(1) as f64;
     json!({
         "timestamp": seconds,
-        "dp_rank": 0,
+        "dp_rank": number,
         "num_running_reqs": load.running,
         "num_waiting_reqs": load.waiting,
         "num_waiting_uncached_tokens": load.waiting_tokens,

@@ -7,8 +7,8 @@
 //! saw, and the `mock-engine` binary puts it on a network.
 //!
 //! It refuses to be clever: the answer is the last user message, a token is a word, and nothing
-//! is random but request ids. It publishes no KV events and no load reports over ZMQ; those
-//! attach to `load::Scheduler` (load) and to the end of a job (stored blocks).
+//! is random but request ids. It publishes load reports over ZMQ when told to, and binds the sockets
+//! of KV events beside them; events attach to the end of a job (stored blocks).
 //!
 //! ```text
 //!   engine ---- start, routes, shutdown
@@ -17,6 +17,7 @@
 //!     |     '-- live, load  ids that can be aborted; queue and running requests
 //!     |-- pd                rooms, bootstrap server, decode's fetch
 //!     |-- info, loads       what an engine says of itself
+//!     |-- publish           load reports over ZMQ
 //!     '-- control           /mock/...: faults, stats, record
 //! ```
 
@@ -33,14 +34,16 @@ mod live;
 mod load;
 mod loads;
 mod pd;
+mod publish;
 mod record;
 mod stats;
 
 #[cfg(test)]
 mod tests;
 
-pub use config::{EngineConfig, Role, parse_duration};
+pub use config::{EngineConfig, Publish, Role, parse_duration};
 pub use engine::{Engine, start};
 pub use faults::{Faults, FaultsHandle};
+pub use publish::Published;
 pub use record::{Framing, RecordedRequest, fnv64};
 pub use stats::{Bootstrap, Stats};

@@ -7,3 +7,4 @@ mod client;
 mod control;
 mod faults;
 mod pd;
+mod publish;

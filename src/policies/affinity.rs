@@ -123,7 +123,7 @@ impl Affinity {
         if explain.is_none() && self.admission.admits_everything() {
             return Ok(());
         }
-        let snapshot = self.loads.capture();
+        let snapshot = self.loads.capture([engine.id()]);
         admission::require(self.admission.as_ref(), engine, &snapshot, explain)
     }
 }

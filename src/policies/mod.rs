@@ -10,6 +10,7 @@ mod draw;
 mod error;
 pub mod explain;
 mod kind;
+mod least_load;
 mod params;
 mod power_of_two;
 mod pressure;
@@ -32,16 +33,17 @@ pub use draw::{Draw, SeededDraw, ThreadDraw};
 pub use error::{Disposition, PickError};
 use explain::Explanation;
 pub use kind::PolicyKind;
+pub use least_load::LeastLoadPolicy;
 pub use params::{PolicyParams, PowerOfTwoParams, StickyFallback, StickyParams};
 pub use power_of_two::PowerOfTwoPolicy;
-pub use pressure::{Pressure, compare as compare_pressure};
+pub use pressure::{Pressure, Source as PressureSource, compare as compare_pressure};
 pub use random::RandomPolicy;
 pub use requirements::Requirements;
 pub use round_robin::RoundRobinPolicy;
 pub use session_aware::SessionAwarePolicy;
 pub use sticky::StickyPolicy;
 
-use crate::ids::{BucketId, ModelId, Stage};
+use crate::ids::{BucketId, ModelId, Stage, WorkerId};
 use crate::state::{AffinityKind, AffinityStores, EngineLoadTable};
 use crate::workers::Worker;
 
@@ -83,6 +85,8 @@ pub enum Reason {
     Random,
     /// Under the least pressure of the sample.
     PowerOfTwo,
+    /// Holding the least work of all.
+    LeastLoad,
     /// The session's binding.
     SessionPrimary,
     /// A session without a usable binding was placed.
@@ -107,6 +111,7 @@ impl Reason {
             Self::RoundRobin => "round_robin",
             Self::Random => "random",
             Self::PowerOfTwo => "power_of_two",
+            Self::LeastLoad => "least_load",
             Self::SessionPrimary => "session_primary",
             Self::Assigned => "assigned",
             Self::NoSession => "no_session",
@@ -186,6 +191,11 @@ impl PolicyServices {
     }
 }
 
+/// The ids of `engines` in their order, as a capture of loads wants them.
+pub(crate) fn ids(engines: &[Arc<Worker>]) -> impl Iterator<Item = &WorkerId> {
+    engines.iter().map(|engine| engine.id())
+}
+
 /// Builds the policy object of one role group of `model`. Every group gets an object of its own,
 /// because cursors live in it. Source: policy-semantics §4, §12.
 #[must_use]
@@ -210,6 +220,7 @@ pub fn build(
             admission,
             Arc::clone(&services.draw),
         )),
+        PolicyParams::LeastLoad => Arc::new(LeastLoadPolicy::new(loads, admission)),
         PolicyParams::PowerOfTwo(params) => Arc::new(PowerOfTwoPolicy::new(
             *params,
             loads,

@@ -11,6 +11,8 @@ pub enum PolicyParams {
     Random,
     /// `power_of_two`.
     PowerOfTwo(PowerOfTwoParams),
+    /// `load_based`, nothing to tune.
+    LeastLoad,
     /// `session_aware`, nothing to tune.
     SessionAware,
     /// `sticky`.
@@ -25,6 +27,7 @@ impl PolicyParams {
             Self::RoundRobin => PolicyKind::RoundRobin,
             Self::Random => PolicyKind::Random,
             Self::PowerOfTwo(_) => PolicyKind::PowerOfTwo,
+            Self::LeastLoad => PolicyKind::LeastLoad,
             Self::SessionAware => PolicyKind::SessionAware,
             Self::Sticky(_) => PolicyKind::Sticky,
         }
@@ -92,6 +95,8 @@ pub enum StickyFallback {
     Random,
     /// Two choices.
     PowerOfTwo,
+    /// The least loaded engine.
+    LeastLoad,
 }
 
 impl StickyFallback {
@@ -102,10 +107,8 @@ impl StickyFallback {
             PolicyKind::RoundRobin => Some(Self::RoundRobin),
             PolicyKind::Random => Some(Self::Random),
             PolicyKind::PowerOfTwo => Some(Self::PowerOfTwo),
-            PolicyKind::LeastLoad
-            | PolicyKind::SessionAware
-            | PolicyKind::Sticky
-            | PolicyKind::CacheAware => None,
+            PolicyKind::LeastLoad => Some(Self::LeastLoad),
+            PolicyKind::SessionAware | PolicyKind::Sticky | PolicyKind::CacheAware => None,
         }
     }
 
@@ -116,6 +119,7 @@ impl StickyFallback {
             Self::RoundRobin => PolicyParams::RoundRobin,
             Self::Random => PolicyParams::Random,
             Self::PowerOfTwo => PolicyParams::PowerOfTwo(PowerOfTwoParams { choices: 2 }),
+            Self::LeastLoad => PolicyParams::LeastLoad,
         }
     }
 }

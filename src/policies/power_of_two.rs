@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::policies::admission::{self, EngineAdmission};
 use crate::policies::explain::{Compared, LoadSource};
-use crate::policies::pressure::{self, Pressure};
+use crate::policies::pressure::{Pressure, Source};
 use crate::policies::{
     BoxFuture, Draw, Pick, PickError, PickRequest, Policy, PolicyKind, PowerOfTwoParams, Reason,
 };
@@ -51,61 +51,47 @@ impl PowerOfTwoPolicy {
         if engines.is_empty() {
             return Err(PickError::NoCandidates);
         }
-        let snapshot = self.loads.capture();
-        let engine = self.winner(engines, request, &snapshot);
+        let mut sample = Sample::new(engines.len(), self.params.choices());
+        let drawn = (0..sample.left).map(|_| &engines[sample.next(self.draw.as_ref())]);
+        let drawn: Vec<&Arc<Worker>> = drawn.collect();
+        let snapshot = self.loads.capture(drawn.iter().map(|engine| engine.id()));
+        let engine = least_pressed(request, &drawn, &snapshot);
         admission::require(self.admission.as_ref(), engine, &snapshot, request.explain)?;
         Ok(Pick {
             engine: Arc::clone(engine),
             reason: Reason::PowerOfTwo,
         })
     }
-
-    /// Reduces the sample in the order drawn; the incumbent stays unless strictly beaten.
-    fn winner<'e>(
-        &self,
-        engines: &'e [Arc<Worker>],
-        request: &PickRequest<'_>,
-        snapshot: &LoadSnapshot,
-    ) -> &'e Arc<Worker> {
-        let mut sample = Sample::new(engines.len(), self.params.choices());
-        let mut drawn = Vec::new();
-        let mut draw = || {
-            let engine = &engines[sample.next(self.draw.as_ref())];
-            if request.explain.is_some() {
-                drawn.push(engine);
-            }
-            (engine, sample.left)
-        };
-        let (mut best, mut left) = draw();
-        if left > 0 {
-            let mut best_pressure = Pressure::observe(best, snapshot);
-            while left > 0 {
-                let rival;
-                (rival, left) = draw();
-                let rival_pressure = Pressure::observe(rival, snapshot);
-                if pressure::compare(request.stage, &best_pressure, &rival_pressure)
-                    == Ordering::Greater
-                {
-                    (best, best_pressure) = (rival, rival_pressure);
-                }
-            }
-        }
-        if let Some(explain) = request.explain {
-            explain.compared(compared(&drawn, snapshot));
-        }
-        best
-    }
 }
 
-fn compared(drawn: &[&Arc<Worker>], snapshot: &LoadSnapshot) -> Compared {
-    let native = |engine: &&Arc<Worker>| Pressure::observe(engine, snapshot).is_native();
-    Compared::PowerOfTwo {
-        sampled: drawn.iter().map(|engine| engine.id().clone()).collect(),
-        source: match drawn.iter().all(native) {
-            true => LoadSource::Reports,
-            false => LoadSource::Inflight,
-        },
+/// Reduces the sample in the order drawn; the incumbent stays unless strictly beaten.
+fn least_pressed<'e>(
+    request: &PickRequest<'_>,
+    drawn: &[&'e Arc<Worker>],
+    snapshot: &LoadSnapshot,
+) -> &'e Arc<Worker> {
+    let pressures = drawn
+        .iter()
+        .map(|engine| Pressure::observe(engine, snapshot));
+    let pressures: Vec<Pressure<'_>> = pressures.collect();
+    let source = Source::of(request.stage, &pressures);
+    let mut best = 0;
+    for rival in 1..drawn.len() {
+        let order = source.compare(request.stage, &pressures[best], &pressures[rival]);
+        if order == Ordering::Greater {
+            best = rival;
+        }
     }
+    if let Some(explain) = request.explain {
+        explain.compared(Compared::PowerOfTwo {
+            sampled: drawn.iter().map(|engine| engine.id().clone()).collect(),
+            source: match source {
+                Source::Millis | Source::Tokens => LoadSource::Reports,
+                Source::Inflight => LoadSource::Inflight,
+            },
+        });
+    }
+    drawn[best]
 }
 
 impl Policy for PowerOfTwoPolicy {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::policies::admission::{self, EngineAdmission};
 use crate::policies::explain::{Compared, Explanation};
-use crate::policies::{BoxFuture, Draw, Pick, PickError, PickRequest, Policy, PolicyKind, Reason};
+use crate::policies::{
+    BoxFuture, Draw, Pick, PickError, PickRequest, Policy, PolicyKind, Reason, ids,
+};
 use crate::state::EngineLoadTable;
 use crate::workers::Worker;
 
@@ -51,7 +53,7 @@ impl RandomPolicy {
         } else if self.admission.admits_everything() {
             return Ok(self.drawn(engines));
         }
-        let snapshot = self.loads.capture();
+        let snapshot = self.loads.capture(ids(engines));
         let admitted = admission::filter(self.admission.as_ref(), engines, &snapshot, explain)?;
         Ok(self.drawn(&admitted))
     }

@@ -55,6 +55,11 @@ const fn of_policy(policy: &PolicyParams) -> Requirements {
             loads: true,
             ..none
         },
+        PolicyParams::LeastLoad => Requirements {
+            loads: true,
+            dispatch_timestamps: true,
+            ..none
+        },
         // Its fallback is power_of_two.
         PolicyParams::SessionAware => Requirements {
             session_key: true,

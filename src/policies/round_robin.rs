@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::policies::admission::{self, EngineAdmission};
 use crate::policies::explain::{Compared, Explanation};
-use crate::policies::{BoxFuture, Pick, PickError, PickRequest, Policy, PolicyKind, Reason};
+use crate::policies::{BoxFuture, Pick, PickError, PickRequest, Policy, PolicyKind, Reason, ids};
 use crate::state::EngineLoadTable;
 use crate::workers::Worker;
 
@@ -62,7 +62,7 @@ impl RoundRobinPolicy {
         let engine = if explain.is_none() && self.admission.admits_everything() {
             self.turn(engines, explain).cloned()
         } else {
-            let snapshot = self.loads.capture();
+            let snapshot = self.loads.capture(ids(engines));
             let admitted = admission::filter(self.admission.as_ref(), engines, &snapshot, explain)?;
             self.turn(&admitted, explain).cloned()
         };

@@ -16,6 +16,8 @@ use pingora::server::configuration::ServerConf;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 
+use crate::proxy::peer;
+use crate::server::routing::Routing;
 use crate::server::secrets::Secrets;
 use crate::workers::Worker;
 
@@ -92,6 +94,33 @@ impl EngineClient {
         self.connector
             .release_http_session(call.session, peer, peer.options.idle_timeout)
             .await;
+    }
+
+    /// `GET path` of `engine`: status and body.
+    ///
+    /// # Errors
+    /// The engine cannot be reached, breaks off, or answers with more than `most` bytes.
+    pub(crate) async fn get(
+        &self,
+        routing: &Routing,
+        engine: &Worker,
+        path: &str,
+        most: usize,
+    ) -> Result<(u16, Vec<u8>)> {
+        let peer = peer::http1(engine, &routing.config.timeouts)?;
+        let head = head("GET", path, engine, &routing.secrets, None, None)?;
+        let mut call = self.open(&peer).await?;
+        call.request(head, Bytes::new()).await?;
+        let status = call.answer_head().await?.status.as_u16();
+        let mut body = Vec::new();
+        while let Some(piece) = call.piece().await? {
+            if body.len() + piece.len() > most {
+                return Err(Error::new_up(ErrorType::ReadError));
+            }
+            body.extend_from_slice(&piece);
+        }
+        self.release(call, &peer).await;
+        Ok((status, body))
     }
 
     /// One small request and its answer's status; the body is drained up to 64 KiB.

@@ -15,12 +15,10 @@ use futures_util::stream::FuturesUnordered;
 use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
 use pingora::services::background::BackgroundService;
-use pingora::{Error, ErrorType, Result};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::proxy::engine_call::{self, EngineClient};
-use crate::proxy::peer;
+use crate::proxy::engine_call::EngineClient;
 use crate::server::app::App;
 use crate::workers::{Facts, Worker};
 
@@ -84,14 +82,22 @@ impl Introspection {
         let new = engine
             .introspection()
             .resolved(facts, Instant::now() + AGAIN);
-        if let Some(problem) = problem.filter(|_| new) {
+        if !new {
+            return;
+        }
+        if let Some(problem) = problem {
             tracing::warn!(engine = %engine.id(), problem, "its kv_events cannot be used");
         }
+        self.app.learned();
     }
 
     async fn ask(&self, engine: &Worker) -> Answer {
         for pause in BACK_OFF.iter().map(Some).chain([None]) {
-            match tokio::time::timeout(LIMIT, self.once(engine)).await {
+            let routing = self.app.routing();
+            let answer = self
+                .engines
+                .get(&routing, engine, "/server_info", MAX_ANSWER);
+            match tokio::time::timeout(LIMIT, answer).await {
                 Ok(Ok((200, body))) => {
                     let facts = Facts::parse(&body, engine.url().host());
                     return facts.map_or(Answer::Final, Answer::Info);
@@ -114,24 +120,6 @@ impl Introspection {
         }
         tracing::debug!(engine = %engine.id(), "no answer to /server_info; asked again later");
         Answer::Later
-    }
-
-    async fn once(&self, engine: &Worker) -> Result<(u16, Vec<u8>)> {
-        let routing = self.app.routing();
-        let peer = peer::http1(engine, &routing.config.timeouts)?;
-        let head = engine_call::head("GET", "/server_info", engine, &routing.secrets, None, None)?;
-        let mut call = self.engines.open(&peer).await?;
-        call.request(head, bytes::Bytes::new()).await?;
-        let status = call.answer_head().await?.status.as_u16();
-        let mut body = Vec::new();
-        while let Some(piece) = call.piece().await? {
-            if body.len() + piece.len() > MAX_ANSWER {
-                return Err(Error::new_up(ErrorType::ReadError));
-            }
-            body.extend_from_slice(&piece);
-        }
-        self.engines.release(call, &peer).await;
-        Ok((status, body))
     }
 }
 

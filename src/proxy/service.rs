@@ -11,9 +11,12 @@ use pingora_proxy::HttpProxy;
 
 use crate::config::Config;
 use crate::proxy::admin::{AdminApp, AdminDoor};
+use crate::proxy::discovery::Discovery;
+use crate::proxy::feeds::Feeds;
 use crate::proxy::health::HealthChecks;
 use crate::proxy::introspect::Introspection;
 use crate::proxy::lifecycle::{AffinitySweeper, Exit, Janitor, NameRefresh, ReloadOnHangup};
+use crate::proxy::poll_loads::LoadPolls;
 use crate::proxy::{Door, EdgeProxy};
 use crate::server::app::App;
 use crate::server::reload::Reloader;
@@ -126,6 +129,11 @@ pub fn assemble(start: Start) -> Result<Server, String> {
     server.add_service(background_service("health", health));
     let introspection = Introspection::new(Arc::clone(&app));
     server.add_service(background_service("introspection", introspection));
+    server.add_service(background_service("feeds", Feeds(Arc::clone(&app))));
+    let discovery = Discovery::new(Arc::clone(&app));
+    server.add_service(background_service("discovery", discovery));
+    let polls = LoadPolls::new(Arc::clone(&app));
+    server.add_service(background_service("load polls", polls));
     server.add_service(background_service("names", NameRefresh(Arc::clone(&app))));
     let sweeper = AffinitySweeper(Arc::clone(&app));
     server.add_service(background_service("affinity", sweeper));

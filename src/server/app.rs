@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 
 use crate::config::Config;
+use crate::feeds::FeedStats;
 use crate::policies::PolicyServices;
 use crate::server::bootstrap::Rooms;
 use crate::server::budget::Budget;
@@ -36,6 +38,10 @@ pub struct App {
     pub tokenizing: TokenizePool,
     /// Numbers for PD pairs.
     pub rooms: Rooms,
+    /// What came over the feeds.
+    pub feeds: Arc<FeedStats>,
+    /// Told when engines came, went or said something new, for those who follow the fleet.
+    pub fleet_changed: Arc<Notify>,
     /// Called with every configuration that a reload activates, for what lives outside the
     /// routing: the log level.
     pub on_reload: fn(&Config),
@@ -60,6 +66,8 @@ impl App {
             buffered: Arc::default(),
             tokenizing: TokenizePool::new(cores),
             rooms: Rooms::default(),
+            feeds: Arc::default(),
+            fleet_changed: Arc::default(),
             on_reload: |_| {},
             draining: AtomicBool::new(false),
             parting: AtomicBool::new(false),
@@ -79,6 +87,15 @@ impl App {
             .set(gauge(routing.generation));
         configure_affinity(&self.services, &routing.config);
         self.routing.store(Arc::new(routing));
+        self.fleet_changed.notify_one();
+    }
+
+    /// An engine said something new of itself: roles may have changed, and publishers.
+    pub fn learned(&self) {
+        for refused in self.routing().workers.learn_roles() {
+            tracing::error!(%refused, "an engine has a role that its model cannot have: it is left out");
+        }
+        self.fleet_changed.notify_one();
     }
 
     /// From now on `/readyz` says no; work is still served.
@@ -119,7 +136,9 @@ impl App {
         self.metrics.connections.set(gauge(self.connections.used()));
         self.metrics.buffered_bytes.set(gauge(self.buffered.used()));
         let members = self.routing().workers.members();
-        self.metrics.render(&members, &self.services.affinity)
+        let (services, feeds) = (&self.services, &self.feeds);
+        self.metrics
+            .render(&members, &services.affinity, &services.loads, feeds)
     }
 }
 

@@ -13,10 +13,11 @@ use prometheus::{
 };
 
 use crate::config::SamplingParam;
+use crate::feeds::FeedStats;
 use crate::ids::{BucketId, ModelId, Stage};
 use crate::policies::{Limit, PolicyKind, Reason};
 use crate::server::dispatch::LegOutcome;
-use crate::state::AffinityStores;
+use crate::state::{AffinityStores, EngineLoadTable};
 use crate::workers::{Members, Worker};
 use registrar::Registrar;
 
@@ -307,13 +308,19 @@ impl Metrics {
             .inc();
     }
 
-    /// Prometheus text (version 0.0.4) of everything, with gauges read from `members` and
-    /// `affinity` now.
+    /// Prometheus text (version 0.0.4) of everything, with gauges read from their owners now.
     #[must_use]
-    pub fn render(&self, members: &Members, affinity: &AffinityStores) -> Vec<u8> {
+    pub fn render(
+        &self,
+        members: &Members,
+        affinity: &AffinityStores,
+        loads: &EngineLoadTable,
+        feeds: &FeedStats,
+    ) -> Vec<u8> {
         let mut families = self.registry.gather();
         families.extend(gauges::of_engines(members).gather());
         families.extend(gauges::of_affinity(affinity).gather());
+        families.extend(gauges::of_loads(members, loads, feeds).gather());
         let mut text = Vec::new();
         TextEncoder::new()
             .encode(&families, &mut text)

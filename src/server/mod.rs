@@ -8,6 +8,7 @@ pub mod app;
 pub mod bootstrap;
 pub mod budget;
 pub mod chat_body;
+pub mod discovery;
 pub mod dispatch;
 mod error;
 pub mod explain;

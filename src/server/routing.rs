@@ -8,7 +8,7 @@ mod tokenizers;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::header::HeaderName;
 use thiserror::Error;
@@ -17,14 +17,15 @@ use crate::buckets::{
     Bucket, BucketGroups, BucketResolver, EngineGroup, ResolverError, SloEstimates, SloOrder,
     SloPreference, TokenLimits,
 };
-use crate::config::{self, Config, SloMode};
+use crate::config::{self, Config, ConfigErrors, KvEvents, SloMode};
+use crate::feeds::Member;
 use crate::ids::{ModelId, Stage};
 use crate::policies::{self, PolicyServices, Requirements};
 use crate::server::header_facts::HeaderReader;
 use crate::server::names;
 use crate::server::secrets::{Secrets, SecretsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
-use crate::workers::{RegistryError, WorkerRegistry};
+use crate::workers::{Publishers, RegistryError, Worker, WorkerRegistry};
 use tokenizers::{TokenizerKey, Tokenizers};
 
 /// Why a checked configuration could not be put to work; one variant per kind of cause.
@@ -49,6 +50,9 @@ pub enum BuildError {
         /// Which rule.
         error: ResolverError,
     },
+    /// A file of engines is wrong.
+    #[error(transparent)]
+    Engines(#[from] ConfigErrors),
     /// A key or token file cannot be used.
     #[error(transparent)]
     Secrets(#[from] SecretsError),
@@ -69,6 +73,10 @@ pub struct ModelRouting {
     pub requirements: Requirements,
     /// The headers that its requests are asked for.
     pub headers: HeaderReader,
+    /// Where events and reports of its engines come from.
+    kv_events: KvEvents,
+    /// How often engines without a load socket are asked.
+    load_poll_interval: Option<Duration>,
     /// The configured path and the state of the files there when the tokenizer was loaded.
     tokenizer_key: Option<TokenizerKey>,
 }
@@ -144,12 +152,19 @@ impl Routing {
                 Err(error) => errors.push(error),
             }
         }
-        let specs = config
-            .models
-            .iter()
-            .flat_map(|model| model.engines.iter().cloned());
+        let mut specs = Vec::new();
+        for model in &config.models {
+            specs.extend(model.engines.iter().cloned());
+            let Some(file) = &model.engines_file else {
+                continue;
+            };
+            match config::load_engines(file, &model.id) {
+                Ok(engines) => specs.extend(engines),
+                Err(problems) => errors.push(BuildError::Engines(problems)),
+            }
+        }
         let workers = WorkerRegistry::try_new(
-            specs.collect(),
+            specs,
             config.circuit_breaker,
             previous.map(|previous| &previous.workers),
         )
@@ -162,6 +177,7 @@ impl Routing {
         if !errors.is_empty() {
             return Err(errors);
         }
+        workers.learn_roles();
         names::resolve(&workers.members());
         let aliases = config.models.iter().flat_map(|model| {
             model
@@ -202,6 +218,50 @@ impl Routing {
             .models
             .iter()
             .filter_map(|model| self.models.get(&model.id))
+    }
+
+    /// Every engine with what it publishes, as far as is known now.
+    #[must_use]
+    pub fn fleet(&self) -> Vec<Member> {
+        let engines = self.workers.members().all().into_iter();
+        let member = |engine: Arc<Worker>| Member {
+            publishers: self.publishers(&engine),
+            engine,
+        };
+        engines.map(member).collect()
+    }
+
+    fn publishers(&self, engine: &Worker) -> Option<Arc<Publishers>> {
+        let model = self.models.get(engine.model())?;
+        model.kv_events.publishers(engine)
+    }
+
+    /// Engines that are asked for their load over HTTP, with the pause between two questions: those
+    /// without a load socket whose model reads reports.
+    #[must_use]
+    pub fn polled(&self) -> Vec<(Arc<Worker>, Duration)> {
+        let engines = self.workers.members().all().into_iter();
+        let polled = engines.filter_map(|engine| Some((self.poll_interval(&engine)?, engine)));
+        polled
+            .map(|(interval, engine)| (engine, interval))
+            .collect()
+    }
+
+    /// Whether this very engine is one of them.
+    #[must_use]
+    pub fn polls(&self, engine: &Worker) -> bool {
+        let members = self.workers.members();
+        let present = members.get(engine.id());
+        present.is_some_and(|present| present.same_engine(engine))
+            && self.poll_interval(engine).is_some()
+    }
+
+    fn poll_interval(&self, engine: &Worker) -> Option<Duration> {
+        let model = self.models.get(engine.model())?;
+        let interval = model.load_poll_interval?;
+        let publishers = self.publishers(engine);
+        let silent = publishers.is_none_or(|publishers| publishers.load.is_none());
+        (silent && model.requirements.loads).then_some(interval)
     }
 
     /// Whether some bucket of some model could be served now. Source: contract §3 `/readyz`.
@@ -253,6 +313,8 @@ fn build_model(
         tokenizer,
         sampling: model.sampling.clone(),
         requirements: model.requirements(),
+        kv_events: model.kv_events.clone(),
+        load_poll_interval: model.load_poll_interval,
         headers: HeaderReader::new(model),
         tokenizer_key,
     })

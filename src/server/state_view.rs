@@ -12,14 +12,13 @@ use crate::ids::ModelId;
 use crate::server::app::App;
 use crate::server::explain::ReportView;
 use crate::server::routing::{ModelRouting, Routing};
-use crate::state::{AffinityKind, AffinityStores, LoadSnapshot};
+use crate::state::{AffinityKind, AffinityStores, EngineLoad, EngineLoadTable, FRESHNESS};
 use crate::workers::Worker;
 
 /// The whole view.
 #[must_use]
 pub fn state(app: &App) -> Value {
     let routing = app.routing();
-    let loads = app.services.loads.capture();
     let loaded = routing
         .loaded_at
         .duration_since(UNIX_EPOCH)
@@ -30,14 +29,14 @@ pub fn state(app: &App) -> Value {
         "ready": app.unready().is_none(),
         "inflight_requests": app.inflight.used(),
         "buffered_body_bytes": app.buffered.used(),
-        "models": routing.models().map(|m| model(&routing, m, &loads, &app.services.affinity)).collect::<Vec<_>>(),
+        "models": routing.models().map(|m| model(&routing, m, &app.services.loads, &app.services.affinity)).collect::<Vec<_>>(),
     })
 }
 
 fn model(
     routing: &Routing,
     model: &ModelRouting,
-    loads: &LoadSnapshot,
+    loads: &EngineLoadTable,
     stores: &AffinityStores,
 ) -> Value {
     let members = routing.workers.members().all();
@@ -98,7 +97,7 @@ fn group(group: &EngineGroup) -> Value {
     json!({"worker_ids": ids, "policy": group.policy().kind().as_str()})
 }
 
-fn engine(engine: &Worker, loads: &LoadSnapshot) -> Value {
+fn engine(engine: &Worker, loads: &EngineLoadTable) -> Value {
     let now = Instant::now();
     let (breaker, cool_down) = engine.breaker().state(now);
     json!({
@@ -109,9 +108,18 @@ fn engine(engine: &Worker, loads: &LoadSnapshot) -> Value {
         "bootstrap_port": engine.bootstrap_port(),
         "http2": engine.introspection().http2(),
         "healthy": engine.healthy(),
+        "misplaced": engine.misplaced(),
         "breaker": breaker.as_str(),
         "breaker_cool_down_ms": u64::try_from(cool_down.as_millis()).unwrap_or(u64::MAX),
         "inflight": engine.inflight(),
-        "report": loads.get(engine.id()).map(|load| ReportView::new(load, now)),
+        "report": loads.last(engine.id()).0.map(|load| report(&load, loads.now())),
     })
+}
+
+/// The last report, fresh or not.
+fn report(load: &EngineLoad, now: Instant) -> Value {
+    let age = now.saturating_duration_since(load.captured_at);
+    let mut view = json!(ReportView::new(load, now));
+    view["fresh"] = json!(age <= FRESHNESS);
+    view
 }

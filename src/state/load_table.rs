@@ -1,142 +1,220 @@
-//! The last load report of each engine.
+//! The last load of each engine.
 //!
-//! A report older than [`FRESHNESS`] counts as absent, and absent is `None`, never zero. Nothing is
-//! reserved or predicted here. Source: policy-semantics §7.
+//! Every engine has a slot of its own: a report touches one slot, and a capture for a group of four
+//! touches four, whatever the size of the fleet. A load older than [`FRESHNESS`] counts as absent,
+//! and so does one of which a rank is missing; absent is `None`, never zero. Nothing is reserved or
+//! predicted here. Source: policy-semantics §7.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::ids::WorkerId;
+use crate::state::engine_load::{EngineLoad, RankLoad, Report};
 
 /// Age up to which, inclusive, a report counts. Source: policy-semantics §7.
 pub const FRESHNESS: Duration = Duration::from_secs(5);
 
-/// One engine's report, summed over its ranks.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EngineLoad {
-    /// Requests in the running batch.
-    pub running_requests: u64,
-    /// Requests in the waiting queue.
-    pub waiting_requests: u64,
-    /// KV tokens in use.
-    pub used_tokens: u64,
-    /// KV capacity, tokens.
-    pub max_total_tokens: u64,
-    /// The extension, when every rank sends it with valid capacities.
-    pub native: Option<NativeLoad>,
-    /// Local arrival time of the oldest rank's report.
-    pub captured_at: Instant,
+/// What one engine has reported.
+#[derive(Debug, Default)]
+struct Slot {
+    ranks: Mutex<Ranks>,
+    /// The sum over the ranks; empty while one is missing.
+    load: ArcSwapOption<EngineLoad>,
+    /// Arrival of the newest report of any rank.
+    heard: ArcSwapOption<Instant>,
 }
 
-/// The extension of a report that newer engines send.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NativeLoad {
-    /// Prompt tokens that wait for prefill, cache hits excluded.
-    pub waiting_uncached_tokens: u64,
-    /// KV tokens used plus those of queued requests.
-    pub total_tokens: u64,
-    /// The scheduler's limit on running requests.
-    pub max_running_requests: u64,
-    /// Time the waiting tokens need at the measured prefill rate, milliseconds.
-    pub estimated_prefill_queue_ms: Option<f64>,
+#[derive(Debug, Default)]
+struct Ranks {
+    /// How many the engine advertises; unknown counts those that were heard.
+    advertised: Option<u32>,
+    last: BTreeMap<u32, RankLoad>,
 }
 
-type Reports = HashMap<WorkerId, EngineLoad>;
+impl Ranks {
+    fn complete(&self) -> bool {
+        self.advertised
+            .is_none_or(|ranks| self.last.len() as u64 == u64::from(ranks))
+    }
 
-/// Reports by engine, last value wins. Many readers, rare writers.
+    fn sum(&self) -> Option<Arc<EngineLoad>> {
+        self.complete()
+            .then(|| EngineLoad::sum(self.last.values()))?
+            .map(Arc::new)
+    }
+}
+
+type Slots = HashMap<WorkerId, Arc<Slot>>;
+
+/// Loads by engine, last value wins. Many readers; engines come and go rarely.
 #[derive(Debug, Default)]
 pub struct EngineLoadTable {
-    reports: ArcSwap<Reports>,
+    slots: ArcSwap<Slots>,
+    /// Time stands still here.
+    frozen: Option<Instant>,
 }
 
 impl EngineLoadTable {
-    /// Stores the newest report of one engine.
+    /// A table for which it is always `now`, so that what is explained does not age meanwhile.
+    #[must_use]
+    pub fn frozen(now: Instant) -> Self {
+        Self {
+            frozen: Some(now),
+            ..Self::default()
+        }
+    }
+
+    /// The moment by which this table tells fresh from stale.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.frozen.unwrap_or_else(Instant::now)
+    }
+
+    /// Takes in a report of one rank that arrived at `at`. A rank beyond the advertised ones is
+    /// ignored, and then the answer is false.
+    pub fn report(&self, engine: &WorkerId, rank: u32, report: Report, at: Instant) -> bool {
+        self.put(engine, rank, |previous| {
+            RankLoad::after(previous, report, at)
+        })
+    }
+
+    /// Stores the whole load of one rank, with the rate it is said to have.
+    pub fn store(&self, engine: &WorkerId, rank: u32, load: RankLoad) -> bool {
+        self.put(engine, rank, |_| load)
+    }
+
+    fn put(
+        &self,
+        engine: &WorkerId,
+        rank: u32,
+        load: impl FnOnce(Option<&RankLoad>) -> RankLoad,
+    ) -> bool {
+        let slot = self.slot(engine);
+        let mut ranks = slot.ranks.lock();
+        if ranks.advertised.is_some_and(|ranks| rank >= ranks) {
+            return false;
+        }
+        let load = load(ranks.last.get(&rank));
+        ranks.last.insert(rank, load);
+        slot.load.store(ranks.sum());
+        slot.heard.store(Some(Arc::new(load.at)));
+        true
+    }
+
+    /// The engine has `ranks` ranks: from now on each of them must report. Reports of others are
+    /// forgotten.
+    pub fn advertise(&self, engine: &WorkerId, ranks: u32) {
+        let slot = self.slot(engine);
+        let mut known = slot.ranks.lock();
+        if known.advertised == Some(ranks) {
+            return;
+        }
+        known.advertised = Some(ranks);
+        known.last.retain(|rank, _| *rank < ranks);
+        slot.load.store(known.sum());
+    }
+
+    /// Stores the load of a whole engine.
     pub fn publish(&self, engine: &WorkerId, load: EngineLoad) {
-        self.reports.rcu(|reports| {
-            let mut next = Reports::clone(reports);
-            next.insert(engine.clone(), load.clone());
-            next
-        });
+        let slot = self.slot(engine);
+        slot.heard.store(Some(Arc::new(load.captured_at)));
+        slot.load.store(Some(Arc::new(load)));
     }
 
     /// Forgets one engine, so that a successor of the same id starts without a report.
     pub fn forget(&self, engine: &WorkerId) {
-        if !self.reports.load().contains_key(engine) {
-            return;
-        }
-        self.reports.rcu(|reports| {
-            let mut next = Reports::clone(reports);
-            next.remove(engine);
-            next
-        });
+        self.change(|slots| slots.remove(engine).is_some());
     }
 
-    /// The reports as they are now; one pick uses one snapshot throughout.
+    /// The loads of `engines` as they are now; one pick uses one snapshot throughout.
     #[must_use]
-    pub fn capture(&self) -> LoadSnapshot {
-        let reports = self.reports.load();
-        if reports.is_empty() {
-            return LoadSnapshot { reports: None };
+    pub fn capture<'a>(&self, engines: impl IntoIterator<Item = &'a WorkerId>) -> LoadSnapshot {
+        let slots = self.slots.load();
+        if slots.is_empty() {
+            return LoadSnapshot::default();
         }
+        let now = self.now();
+        let read = |engine: &WorkerId| {
+            let load = slots.get(engine)?.load.load_full();
+            load.filter(|load| now.saturating_duration_since(load.captured_at) <= FRESHNESS)
+        };
+        let loads = engines
+            .into_iter()
+            .map(|engine| (engine.clone(), read(engine)));
+        let loads: Vec<_> = loads.collect();
         LoadSnapshot {
-            reports: Some((Arc::clone(&reports), Instant::now())),
+            sorted: loads.is_sorted_by(|(a, _), (b, _)| a <= b),
+            loads,
         }
+    }
+
+    /// The last load of `engine` however old, and when any rank of it was last heard.
+    #[must_use]
+    pub fn last(&self, engine: &WorkerId) -> (Option<Arc<EngineLoad>>, Option<Instant>) {
+        let slots = self.slots.load();
+        slots.get(engine).map_or((None, None), |slot| {
+            let heard = slot.heard.load().as_deref().copied();
+            (slot.load.load_full(), heard)
+        })
+    }
+
+    fn slot(&self, engine: &WorkerId) -> Arc<Slot> {
+        if let Some(slot) = self.slots.load().get(engine) {
+            return Arc::clone(slot);
+        }
+        let fresh = Arc::new(Slot::default());
+        let mut slot = Arc::clone(&fresh);
+        self.change(|slots| {
+            slot = Arc::clone(slots.entry(engine.clone()).or_insert(Arc::clone(&fresh)));
+            true
+        });
+        slot
+    }
+
+    /// Copies the list of slots, not the slots. `change` says whether it did anything.
+    fn change(&self, mut change: impl FnMut(&mut Slots) -> bool) {
+        self.slots.rcu(|slots| {
+            let mut next = Slots::clone(slots);
+            match change(&mut next) {
+                true => Arc::new(next),
+                false => Arc::clone(slots),
+            }
+        });
     }
 }
 
-/// An immutable view of the table at one moment.
-#[derive(Debug, Clone)]
+/// An immutable view of some engines at one moment.
+#[derive(Debug, Clone, Default)]
 pub struct LoadSnapshot {
-    reports: Option<(Arc<Reports>, Instant)>,
+    /// In the order asked for.
+    loads: Vec<(WorkerId, Option<Arc<EngineLoad>>)>,
+    /// As candidates are; a sample is short and may not be.
+    sorted: bool,
 }
 
 impl LoadSnapshot {
-    /// The engine's report, unless it is missing or stale.
+    /// The engine's load, unless it is missing, stale, incomplete or was not asked for.
     #[must_use]
     pub fn get(&self, engine: &WorkerId) -> Option<&EngineLoad> {
-        let (reports, now) = self.reports.as_ref()?;
-        reports
-            .get(engine)
-            .filter(|load| now.saturating_duration_since(load.captured_at) <= FRESHNESS)
+        let place = if self.sorted {
+            self.loads.binary_search_by(|(id, _)| id.cmp(engine)).ok()?
+        } else {
+            self.loads.iter().position(|(id, _)| id == engine)?
+        };
+        self.at(place)
+    }
+
+    /// The load of the engine that was asked for in this place, likewise.
+    #[must_use]
+    pub fn at(&self, place: usize) -> Option<&EngineLoad> {
+        self.loads.get(place)?.1.as_deref()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn idle(captured_at: Instant) -> EngineLoad {
-        EngineLoad {
-            running_requests: 0,
-            waiting_requests: 0,
-            used_tokens: 0,
-            max_total_tokens: 1000,
-            native: None,
-            captured_at,
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_report_is_fresh_at_exactly_five_seconds_and_absent_after() {
-        let table = EngineLoadTable::default();
-        let engine = WorkerId::from("e1");
-        table.publish(&engine, idle(Instant::now()));
-        tokio::time::advance(FRESHNESS).await;
-        assert!(table.capture().get(&engine).is_some());
-        tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(table.capture().get(&engine).is_none());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_forgotten_engine_has_no_report() {
-        let table = EngineLoadTable::default();
-        let engine = WorkerId::from("e1");
-        table.publish(&engine, idle(Instant::now()));
-        table.forget(&engine);
-        assert!(table.capture().get(&engine).is_none());
-    }
-}
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -10,6 +11,9 @@ use tokio::time::Instant;
 
 use crate::ids::Stage;
 use crate::workers::Publishers;
+
+/// Time a new process gets to come up before it is asked.
+const SOON: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy)]
 enum Next {
@@ -141,6 +145,15 @@ impl Introspection {
         })
     }
 
+    /// It may have become another process: ask again within a second, but no more often.
+    pub fn ask_soon(&self) {
+        let soon = Instant::now() + SOON;
+        let mut next = self.next.lock();
+        if matches!(*next, Next::At(at) if at > soon) {
+            *next = Next::At(soon);
+        }
+    }
+
     /// It gave no answer, or may have changed; ask again at `at`.
     pub fn ask_again(&self, at: Instant) {
         *self.next.lock() = Next::At(at);
@@ -149,8 +162,6 @@ impl Introspection {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use serde_json::{Value, json};
 
     use super::*;

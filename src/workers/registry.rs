@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use thiserror::Error;
 
 use crate::ids::{ModelId, Stage, WorkerId};
@@ -25,6 +26,15 @@ pub enum RegistryError {
     /// Two engines have one id.
     #[error("engine id `{0}` is used twice")]
     DuplicateId(WorkerId),
+}
+
+/// What an adoption changed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Adopted {
+    /// Engines that were not there before, or were at another address.
+    pub added: Vec<WorkerId>,
+    /// Engines that are gone, or are at another address.
+    pub removed: Vec<WorkerId>,
 }
 
 type Role = Arc<[Arc<Worker>]>;
@@ -98,6 +108,8 @@ impl Members {
 #[derive(Debug, Default)]
 pub struct WorkerRegistry {
     members: ArcSwap<Members>,
+    /// Serialises changes that build on the present members.
+    writing: Mutex<()>,
 }
 
 impl WorkerRegistry {
@@ -122,6 +134,7 @@ impl WorkerRegistry {
         let members = Members::build(workers.collect())?;
         Ok(Self {
             members: ArcSwap::from_pointee(members),
+            writing: Mutex::new(()),
         })
     }
 
@@ -131,11 +144,100 @@ impl WorkerRegistry {
         self.members.load_full()
     }
 
+    /// Gives every engine the role that it told ([`Facts`](crate::workers::Facts)) in place of its
+    /// label; counters, breaker and health go on, and requests in flight keep their handle.
+    ///
+    /// An engine whose role would mix plain with prefill or decode keeps its label and is no
+    /// candidate while it says so. Gives those that were not refused before.
+    pub fn learn_roles(&self) -> Vec<RegistryError> {
+        let _one_at_a_time = self.writing.lock();
+        let members = self.members();
+        let (mut engines, mut changed) = (members.all(), false);
+        for engine in &mut engines {
+            if let Some(relabelled) = engine.as_told() {
+                (*engine, changed) = (Arc::new(relabelled), true);
+            }
+        }
+        if let Ok(all) = Members::build(engines) {
+            for engine in all.by_id.values() {
+                engine.set_misplaced(false);
+            }
+            if changed {
+                self.members.store(Arc::new(all));
+            }
+            return Vec::new();
+        }
+        // Some contradict each other: take those that fit one by one.
+        let (mut kept, mut refused) = (members.all(), Vec::new());
+        for place in 0..kept.len() {
+            let Some(relabelled) = kept[place].as_told() else {
+                kept[place].set_misplaced(false);
+                continue;
+            };
+            let old = std::mem::replace(&mut kept[place], Arc::new(relabelled));
+            let misplaced = Members::build(kept.clone()).err();
+            let new = old.set_misplaced(misplaced.is_some());
+            if let Some(error) = misplaced {
+                kept[place] = old;
+                refused.extend(new.then_some(error));
+            }
+        }
+        if let Ok(kept) = Members::build(kept) {
+            self.members.store(Arc::new(kept));
+        }
+        refused
+    }
+
+    /// Makes `specs` the engines of `model`, and leaves those of other models alone. Handles of
+    /// engines that did not change stay the same, of others with the same id hand over what
+    /// [`Worker::succeed`] says. What is not in `specs` is gone at the next pick; requests in
+    /// flight on it finish. Gives the ids that came and those that went.
+    ///
+    /// # Errors
+    /// [`RegistryError`]; the registry is unchanged then.
+    pub fn adopt(
+        &self,
+        model: &ModelId,
+        specs: Vec<WorkerSpec>,
+        breaker: Option<BreakerParams>,
+    ) -> Result<Adopted, RegistryError> {
+        let _one_at_a_time = self.writing.lock();
+        let members = self.members();
+        let mut workers = members.all();
+        let mut before: HashMap<WorkerId, Arc<Worker>> = workers
+            .extract_if(.., |worker| worker.model() == model)
+            .map(|worker| (worker.id().clone(), worker))
+            .collect();
+        let mut adopted = Adopted::default();
+        for spec in specs {
+            let worker = match before.remove(&spec.id) {
+                Some(old) if *old.spec() == spec => old,
+                Some(old) => {
+                    let new = Arc::new(Worker::succeed(spec, breaker, &old));
+                    if !new.same_engine(&old) {
+                        adopted.added.push(new.id().clone());
+                        adopted.removed.push(new.id().clone());
+                    }
+                    new
+                }
+                None => {
+                    adopted.added.push(spec.id.clone());
+                    Arc::new(Worker::new(spec, breaker))
+                }
+            };
+            workers.push(worker);
+        }
+        adopted.removed.extend(before.into_keys());
+        self.members.store(Arc::new(Members::build(workers)?));
+        Ok(adopted)
+    }
+
     /// Replaces the whole set by ready-made handles; what is not in it is gone at the next pick.
     ///
     /// # Errors
     /// [`RegistryError`]; the registry is unchanged then.
     pub fn replace(&self, workers: Vec<Arc<Worker>>) -> Result<(), RegistryError> {
+        let _one_at_a_time = self.writing.lock();
         self.members.store(Arc::new(Members::build(workers)?));
         Ok(())
     }
@@ -143,6 +245,8 @@ impl WorkerRegistry {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
     use crate::workers::EngineUrl;
 
@@ -169,6 +273,146 @@ mod tests {
             assert!(matches!(error, RegistryError::MixedRoles { .. }));
             assert_eq!(registry.members().all().len(), 1);
         }
+    }
+
+    #[test]
+    fn an_adopted_list_keeps_what_stays_and_drops_what_is_gone() {
+        let specs = ["a", "b", "c"].map(|id| spec(id, "m", Stage::Plain));
+        let mut all = specs.to_vec();
+        all.push(spec("other", "n", Stage::Decode));
+        let registry = WorkerRegistry::try_new(all, None, None).unwrap();
+        let handle = |id: &str| registry.members().get(&id.into()).cloned();
+        let (a, b, other) = (handle("a").unwrap(), handle("b").unwrap(), handle("other"));
+        let guard = b.acquire(1);
+        let mut moved = spec("b", "m", Stage::Plain);
+        moved.url = EngineUrl::parse("http://127.0.0.1:2").unwrap();
+        let list = vec![
+            spec("a", "m", Stage::Plain),
+            moved,
+            spec("d", "m", Stage::Plain),
+        ];
+        let adopted = registry.adopt(&"m".into(), list, None).unwrap();
+        let ids = |list: &[&str]| {
+            list.iter()
+                .map(|id| (*id).into())
+                .collect::<Vec<WorkerId>>()
+        };
+        assert_eq!(adopted.added, ids(&["b", "d"]));
+        assert_eq!(adopted.removed, ids(&["b", "c"]));
+        assert_eq!(of(&registry, Stage::Plain), ["a", "b", "d"]);
+        assert!(Arc::ptr_eq(&a, &handle("a").unwrap()));
+        assert!(Arc::ptr_eq(&other.unwrap(), &handle("other").unwrap()));
+        let new = handle("b").unwrap();
+        assert_eq!((b.inflight(), new.inflight()), (1, 0));
+        drop(guard);
+        assert_eq!((b.inflight(), new.inflight()), (0, 0));
+    }
+
+    #[test]
+    fn a_list_that_contradicts_itself_or_another_model_changes_nothing() {
+        let first = vec![spec("a", "m", Stage::Plain), spec("x", "n", Stage::Plain)];
+        let registry = WorkerRegistry::try_new(first, None, None).unwrap();
+        let before = registry.members();
+        let mixed = vec![spec("a", "m", Stage::Plain), spec("b", "m", Stage::Decode)];
+        let taken = vec![spec("x", "m", Stage::Plain)];
+        for (list, mixes) in [(mixed, true), (taken, false)] {
+            let error = registry.adopt(&"m".into(), list, None).unwrap_err();
+            assert_eq!(matches!(error, RegistryError::MixedRoles { .. }), mixes);
+            assert!(Arc::ptr_eq(&before, &registry.members()));
+        }
+        assert_eq!(
+            registry
+                .adopt(&"m".into(), Vec::new(), None)
+                .unwrap()
+                .removed
+                .len(),
+            1
+        );
+        assert!(of(&registry, Stage::Plain).is_empty());
+    }
+
+    fn tell(registry: &WorkerRegistry, id: &str, role: Stage, port: Option<u16>) {
+        let facts = crate::workers::Facts {
+            role: Some(role),
+            bootstrap_port: port,
+            ..Default::default()
+        };
+        let engine = Arc::clone(registry.members().get(&id.into()).unwrap());
+        engine.introspection().resolved(facts, Instant::now());
+    }
+
+    fn of(registry: &WorkerRegistry, role: Stage) -> Vec<String> {
+        let members = registry.members();
+        let engines = members.of(&"m".into(), role).iter();
+        engines.map(|engine| engine.id().to_string()).collect()
+    }
+
+    #[test]
+    fn an_engine_takes_the_role_it_tells_and_keeps_its_counters() {
+        let specs = ["a", "b", "c"].map(|id| spec(id, "m", Stage::Decode));
+        let registry = WorkerRegistry::try_new(specs.to_vec(), None, None).unwrap();
+        let old = Arc::clone(registry.members().get(&"b".into()).unwrap());
+        let guard = old.acquire(1);
+        tell(&registry, "a", Stage::Decode, None);
+        tell(&registry, "b", Stage::Prefill, Some(8998));
+        assert!(registry.learn_roles().is_empty());
+        assert_eq!(of(&registry, Stage::Decode), ["a", "c"]);
+        assert_eq!(of(&registry, Stage::Prefill), ["b"]);
+        let new = Arc::clone(registry.members().get(&"b".into()).unwrap());
+        assert!(new.same_engine(&old));
+        assert_eq!((new.inflight(), new.bootstrap_port()), (1, Some(8998)));
+        drop(guard);
+        assert_eq!(new.inflight(), 0);
+    }
+
+    #[test]
+    fn unchanged_roles_change_no_handle() {
+        let registry =
+            WorkerRegistry::try_new(vec![spec("a", "m", Stage::Plain)], None, None).unwrap();
+        let before = Arc::clone(registry.members().get(&"a".into()).unwrap());
+        tell(&registry, "a", Stage::Plain, None);
+        registry.learn_roles();
+        let after = Arc::clone(registry.members().get(&"a".into()).unwrap());
+        assert!(Arc::ptr_eq(&before, &after));
+    }
+
+    #[test]
+    fn an_engine_that_would_mix_roles_is_left_out_told_once_and_taken_back() {
+        let specs = ["a", "b"].map(|id| spec(id, "m", Stage::Plain));
+        let registry = WorkerRegistry::try_new(specs.to_vec(), None, None).unwrap();
+        tell(&registry, "b", Stage::Decode, None);
+        let refused = registry.learn_roles();
+        assert!(matches!(&refused[..], [RegistryError::MixedRoles { .. }]));
+        assert!(registry.learn_roles().is_empty(), "told once");
+        let available = |id: &str| {
+            let engine = Arc::clone(registry.members().get(&id.into()).unwrap());
+            engine.available(Instant::now())
+        };
+        assert_eq!(of(&registry, Stage::Plain), ["a", "b"]);
+        assert_eq!((available("a"), available("b")), (true, false));
+        tell(&registry, "b", Stage::Plain, None);
+        assert!(registry.learn_roles().is_empty());
+        assert!(available("b"));
+    }
+
+    #[test]
+    fn a_whole_model_may_change_its_kind_at_once() {
+        let specs = ["a", "b"].map(|id| spec(id, "m", Stage::Plain));
+        let registry = WorkerRegistry::try_new(specs.to_vec(), None, None).unwrap();
+        tell(&registry, "a", Stage::Prefill, Some(1));
+        registry.learn_roles();
+        tell(&registry, "b", Stage::Decode, None);
+        assert!(registry.learn_roles().is_empty());
+        assert_eq!(of(&registry, Stage::Prefill), ["a"]);
+        assert_eq!(of(&registry, Stage::Decode), ["b"]);
+        let now = Instant::now();
+        assert!(
+            registry
+                .members()
+                .all()
+                .iter()
+                .all(|engine| engine.available(now))
+        );
     }
 
     #[test]

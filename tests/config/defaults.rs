@@ -71,7 +71,9 @@ fn model() -> Model {
             role: Stage::Plain,
             bootstrap_port: None,
         }],
+        engines_file: None,
         kv_events: KvEvents::Auto,
+        load_poll_interval: Some(secs(1)),
         buckets: vec![
             bucket("plain", 0, Groups::Plain(group())),
             bucket("pd", 1, pd),

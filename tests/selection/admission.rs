@@ -6,7 +6,7 @@ use sgl_edge::state::FRESHNESS;
 use std::time::Duration;
 
 use crate::support::engines::{engine, hold, plain_engines};
-use crate::support::loads::{admission_load, basic, decode_load, table};
+use crate::support::loads::{admission_load, basic, capture, decode_load, table};
 
 /// The caps in the order in which they must be checked.
 const CAPS: [Limit; 5] = [
@@ -209,7 +209,7 @@ async fn a_native_report_gives_every_metric_and_kv_counts_queued_tokens_too() {
         inflight_requests: 2,
     };
     assert_eq!(
-        EngineMetrics::observe(&engines[0], &loads.capture()),
+        EngineMetrics::observe(&engines[0], &capture(&loads, &engines)),
         expected
     );
 }
@@ -224,7 +224,7 @@ async fn a_basic_report_gives_its_gauges_and_leaves_the_rest_unknown() {
         ..EngineMetrics::default()
     };
     assert_eq!(
-        EngineMetrics::observe(&engines[0], &loads.capture()),
+        EngineMetrics::observe(&engines[0], &capture(&loads, &engines)),
         expected
     );
 }
@@ -235,16 +235,16 @@ async fn a_report_counts_up_to_exactly_five_seconds_and_is_unknown_after_never_z
     let loads = table([(&engines[0], admission_load(3, 1, 80, 90))]);
     let _held = hold(&engines[0], 2);
     tokio::time::advance(FRESHNESS).await;
-    let fresh = EngineMetrics::observe(&engines[0], &loads.capture());
+    let fresh = EngineMetrics::observe(&engines[0], &capture(&loads, &engines));
     assert_eq!(fresh.kv_tokens, Some(80));
     tokio::time::advance(Duration::from_millis(1)).await;
-    let stale = EngineMetrics::observe(&engines[0], &loads.capture());
+    let stale = EngineMetrics::observe(&engines[0], &capture(&loads, &engines));
     let only_inflight = EngineMetrics {
         inflight_requests: 2,
         ..EngineMetrics::default()
     };
     assert_eq!(stale, only_inflight);
-    let silent = EngineMetrics::observe(&engines[1], &loads.capture());
+    let silent = EngineMetrics::observe(&engines[1], &capture(&loads, &engines));
     assert_eq!(silent, EngineMetrics::default());
 }
 
@@ -252,7 +252,7 @@ async fn a_report_counts_up_to_exactly_five_seconds_and_is_unknown_after_never_z
 async fn inflight_is_read_live_while_the_report_is_the_captured_one() {
     let engines = plain_engines(&["e"]);
     let loads = table([(&engines[0], basic(1, 1))]);
-    let snapshot = loads.capture();
+    let snapshot = capture(&loads, &engines);
     loads.publish(engines[0].id(), basic(9, 9));
     let held = hold(&engines[0], 3);
     let seen = EngineMetrics::observe(&engines[0], &snapshot);
@@ -275,7 +275,7 @@ async fn caps_are_absolute_and_never_taken_from_the_capacity_an_engine_reports()
     let mut load = decode_load(500, 500, 1000, 1000);
     load.native.as_mut().unwrap().total_tokens = 5000;
     let loads = table([(&engines[0], load)]);
-    let metrics = EngineMetrics::observe(&engines[0], &loads.capture());
+    let metrics = EngineMetrics::observe(&engines[0], &capture(&loads, &engines));
     assert_eq!(
         check(&AdmissionLimits::default(), &metrics),
         Admission::Allow

@@ -257,7 +257,7 @@ fn bucket_members(router: &Router, selection: &sgl_edge::server::select::Selecti
         assert!(id.starts_with(role) && numbers.contains(&&id[1..]), "{id}");
         let engine = router.engine(id);
         assert!(engine.healthy(), "{id}");
-        let snapshot = router.loads.capture();
+        let snapshot = router.loads.capture([engine.id()]);
         let load = snapshot.get(engine.id());
         assert!(load.is_none_or(|load| load.running_requests < 64), "{id}");
     }

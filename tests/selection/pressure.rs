@@ -8,7 +8,7 @@ use sgl_edge::policies::{Pressure, compare_pressure};
 use sgl_edge::state::EngineLoad;
 
 use crate::support::engines::{hold, plain_engines};
-use crate::support::loads::{basic, decode_load, prefill_load, table, with_estimate};
+use crate::support::loads::{basic, capture, decode_load, prefill_load, table, with_estimate};
 
 const PREFILL_STAGES: [Stage; 2] = [Stage::Plain, Stage::Prefill];
 
@@ -186,7 +186,7 @@ fn three_engines_can_beat_each_other_in_a_circle() {
 #[tokio::test(start_paused = true)]
 async fn an_observation_is_the_captured_report_and_the_live_count() {
     let engines = plain_engines(&["a", "b"]);
-    let snapshot = table([(&engines[0], basic(3, 4))]).capture();
+    let snapshot = capture(&table([(&engines[0], basic(3, 4))]), &engines);
     let _held = hold(&engines[1], 2);
     let known = Pressure::observe(&engines[0], &snapshot);
     assert_eq!(known.report.map(|load| load.waiting_requests), Some(4));

@@ -150,7 +150,7 @@ fn number(rng: &mut StdRng) -> u64 {
     }
 }
 
-fn side(rng: &mut StdRng) -> Side {
+pub(crate) fn side(rng: &mut StdRng) -> Side {
     let load = rng.random_bool(0.9).then(|| {
         let (waiting, running) = (number(rng) % 2, number(rng) % 2);
         let mut load: EngineLoad = if rng.random_bool(0.9) {

@@ -13,7 +13,7 @@ use sgl_edge::workers::Worker;
 
 use crate::support::engines::plain_engines;
 use crate::support::fakes::{FakeAdmission, ScriptedDraw};
-use crate::support::loads::{admission_load, prefill_load, table};
+use crate::support::loads::{admission_load, capture, prefill_load, table};
 use crate::support::picks::{ask, chosen};
 
 fn kv_cap(cap: u64) -> Arc<AdmissionLimits> {
@@ -44,16 +44,18 @@ fn flood(loads: &EngineLoadTable, engines: &[Arc<Worker>]) {
 
 #[tokio::test(start_paused = true)]
 async fn power_of_two_checks_the_observation_of_its_selection_even_if_reports_change_meanwhile() {
-    for count in [1, 2, 3] {
-        let engines = plain_engines(&["a", "b", "c"][..count]);
-        let calm = engines
-            .iter()
-            .map(|engine| (engine, admission_load(1, 1, 1, 1)));
-        let loads = table(calm);
+    let (calm, busy) = (|| admission_load(1, 1, 1, 1), || admission_load(9, 9, 9, 9));
+    for first in [0, 1] {
+        let engines = plain_engines(&["a", "b"]);
+        let loads = table([(&engines[0], calm()), (&engines[1], busy())]);
         let admission = FakeAdmission::open();
-        let (publisher, everyone) = (Arc::clone(&loads), engines.clone());
-        // Drawing happens after the capture and before the check.
-        let draw = ScriptedDraw::acting([0, 0], move || flood(&publisher, &everyone));
+        let (publisher, pair) = (Arc::clone(&loads), engines.clone());
+        // The two change places while engines are drawn: whenever they are looked at, the calm one
+        // wins, so the check sees a calm one unless it looks a second time.
+        let draw = ScriptedDraw::acting([first, 0], move || {
+            publisher.publish(pair[0].id(), busy());
+            publisher.publish(pair[1].id(), calm());
+        });
         let policy = PowerOfTwoPolicy::new(
             PowerOfTwoParams::default(),
             Arc::clone(&loads),
@@ -61,11 +63,10 @@ async fn power_of_two_checks_the_observation_of_its_selection_even_if_reports_ch
             draw,
         );
         ask(&policy, &engines, Stage::Plain).unwrap();
-        let seen = admission.seen();
-        assert_eq!(seen.len(), 1);
-        assert_eq!(seen[0].kv_tokens, Some(1), "{count} candidates");
-        let now = loads.capture().get(engines[0].id()).cloned();
-        assert_eq!(now.unwrap().running_requests, 999, "the table did change");
+        let seen: Vec<_> = admission.seen().iter().map(|m| m.kv_tokens).collect();
+        assert_eq!(seen, [Some(1)]);
+        let now = capture(&loads, &engines).get(engines[0].id()).cloned();
+        assert_eq!(now.unwrap().running_requests, 9, "the table did change");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sgl_edge::state::{EngineLoad, EngineLoadTable, NativeLoad};
+use sgl_edge::state::{EngineLoad, EngineLoadTable, LoadSnapshot, NativeLoad};
 use sgl_edge::workers::Worker;
 use tokio::time::Instant;
 
@@ -64,4 +64,9 @@ pub(crate) fn table<'a>(
         table.publish(engine.id(), load);
     }
     Arc::new(table)
+}
+
+/// What `loads` says of these engines now.
+pub(crate) fn capture(loads: &EngineLoadTable, engines: &[Arc<Worker>]) -> LoadSnapshot {
+    loads.capture(engines.iter().map(|engine| engine.id()))
 }

@@ -9,3 +9,4 @@ pub(crate) mod loads;
 pub(crate) mod picks;
 pub(crate) mod routing;
 pub(crate) mod seed;
+pub(crate) mod simulation;

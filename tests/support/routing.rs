@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use sgl_edge::buckets::{Bucket, BucketResolver};
 use sgl_edge::config;
+use sgl_edge::feeds::FeedStats;
 use sgl_edge::policies::{PolicyServices, SeededDraw};
 use sgl_edge::server::ApiError;
 use sgl_edge::server::metrics::Metrics;
@@ -113,7 +114,12 @@ pub(crate) fn value(metrics: &Metrics, series: &str) -> u64 {
 
 /// The value of the series `name{labels}`, without the common prefix; 0 when it does not exist.
 fn value_in(metrics: &Metrics, affinity: &AffinityStores, series: &str) -> u64 {
-    let text = metrics.render(&Members::default(), affinity);
+    let text = metrics.render(
+        &Members::default(),
+        affinity,
+        &EngineLoadTable::default(),
+        &FeedStats::default(),
+    );
     let text = String::from_utf8(text).expect("text");
     let line = text.lines().find_map(|line| {
         let rest = line.strip_prefix("sgl_router_")?.strip_prefix(series)?;

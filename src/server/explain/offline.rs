@@ -1,9 +1,12 @@
 //! An explanation from files alone: no engine is contacted and cursors stand at 0.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::time::Instant;
 
 use crate::config;
 use crate::policies::PolicyServices;
@@ -12,6 +15,7 @@ use crate::server::explain::state_file::StateFile;
 use crate::server::explain::{Explained, Subject, explain};
 use crate::server::reload;
 use crate::server::tokenize::TokenizePool;
+use crate::state::EngineLoadTable;
 
 /// What `sgl-edge explain` is given.
 #[derive(Debug)]
@@ -38,7 +42,9 @@ pub async fn explain_files(files: &Files) -> Result<Explained, Vec<String>> {
         || Ok(StateFile::default()),
         |path| read_state(path).map_err(|problem| vec![problem]),
     );
-    let services = PolicyServices::new(std::sync::Arc::default());
+    // Far from the start of the clock, so that a report can be of any age.
+    let now = Instant::now() + Duration::from_secs(10 * 365 * 86_400);
+    let services = PolicyServices::new(Arc::new(EngineLoadTable::frozen(now)));
     let routing = config::load(&files.config)
         .map_err(|errors| errors.to_string().lines().map(str::to_owned).collect())
         .and_then(|config| {

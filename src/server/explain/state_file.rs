@@ -4,6 +4,7 @@
 //! uses.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 use crate::ids::{BucketId, ModelId, Stage, WorkerId};
 use crate::policies::PolicyServices;
 use crate::server::routing::Routing;
-use crate::state::{AffinityKind, AffinityScope};
+use crate::state::{AffinityKind, AffinityScope, EngineLoadTable, NativeReport, RankLoad, Report};
 use crate::workers::{Outcome, Worker};
 
 /// What the file says. Every key is optional.
@@ -29,6 +30,26 @@ struct EngineState {
     breaker: BreakerState,
     inflight: u64,
     dispatched_since_report: u64,
+    ranks: Option<u32>,
+    reports: Vec<ReportState>,
+}
+
+/// The last report of one rank.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReportState {
+    #[serde(default)]
+    rank: u32,
+    #[serde(default)]
+    age_ms: u64,
+    running: u64,
+    waiting: u64,
+    used_tokens: u64,
+    max_total_tokens: u64,
+    waiting_uncached_tokens: Option<u64>,
+    total_tokens: Option<u64>,
+    max_running_requests: Option<u64>,
+    prefill_tokens_per_second: Option<f64>,
 }
 
 impl Default for EngineState {
@@ -38,6 +59,8 @@ impl Default for EngineState {
             breaker: BreakerState::Closed,
             inflight: 0,
             dispatched_since_report: 0,
+            ranks: None,
+            reports: Vec::new(),
         }
     }
 }
@@ -91,7 +114,7 @@ impl StateFile {
         for (id, state) in &self.engines {
             match workers.iter().find(|worker| worker.id() == id) {
                 Some(worker) => {
-                    for problem in state.apply(worker) {
+                    for problem in state.apply(worker, &services.loads) {
                         problems.push(format!("engines.{id}{problem}"));
                     }
                 }
@@ -115,7 +138,7 @@ impl StateFile {
 
 impl EngineState {
     /// The problems, each beginning with the path below the engine.
-    fn apply(&self, worker: &Worker) -> Vec<String> {
+    fn apply(&self, worker: &Worker, loads: &EngineLoadTable) -> Vec<String> {
         let mut problems = Vec::new();
         worker.set_healthy(self.healthy);
         if self.breaker == BreakerState::Open && !open(worker) {
@@ -127,8 +150,84 @@ impl EngineState {
                 self.dispatched_since_report, self.inflight
             ));
         }
-        worker.assume_inflight(self.inflight);
+        worker.assume_inflight(self.inflight, self.dispatched_since_report);
+        problems.extend(self.report(worker, loads));
         problems
+    }
+
+    fn report(&self, worker: &Worker, loads: &EngineLoadTable) -> Vec<String> {
+        let mut problems = Vec::new();
+        let count = u32::try_from(self.reports.len()).unwrap_or(u32::MAX);
+        let ranks = self.ranks.unwrap_or(count);
+        if self.ranks == Some(0) {
+            problems.push(".ranks: must be at least 1".to_owned());
+        }
+        loads.advertise(worker.id(), ranks);
+        for (index, report) in self.reports.iter().enumerate() {
+            let at = format!(".reports[{index}]");
+            let earlier = &self.reports[..index];
+            if report.rank >= ranks {
+                problems.push(format!(
+                    "{at}.rank: {} is not below {ranks} ranks",
+                    report.rank
+                ));
+            } else if earlier.iter().any(|other| other.rank == report.rank) {
+                problems.push(format!("{at}.rank: {} is there already", report.rank));
+            }
+            match report.load(loads.now()) {
+                Ok(Some(load)) => {
+                    loads.store(worker.id(), report.rank, load);
+                }
+                // Older than the clock: certainly stale.
+                Ok(None) => {}
+                Err(problem) => problems.push(at + problem),
+            }
+        }
+        problems
+    }
+}
+
+impl ReportState {
+    fn load(&self, now: Instant) -> Result<Option<RankLoad>, &'static str> {
+        let extension = (
+            self.waiting_uncached_tokens,
+            self.total_tokens,
+            self.max_running_requests,
+        );
+        let native = match extension {
+            (Some(uncached), Some(total), Some(most)) => Some(NativeReport {
+                waiting_uncached_tokens: uncached,
+                total_tokens: total,
+                max_running_requests: most,
+                prefilled_tokens: 0,
+                prefill_busy_us: 0,
+            }),
+            (None, None, None) => None,
+            _ => {
+                return Err(
+                    ": give all or none of waiting_uncached_tokens, total_tokens, max_running_requests",
+                );
+            }
+        };
+        if self
+            .prefill_tokens_per_second
+            .is_some_and(|rate| rate <= 0.0)
+        {
+            return Err(".prefill_tokens_per_second: must be above 0");
+        }
+        let report = Report {
+            running_requests: self.running,
+            waiting_requests: self.waiting,
+            used_tokens: self.used_tokens,
+            max_total_tokens: self.max_total_tokens,
+            native,
+        };
+        let at = now.checked_sub(Duration::from_millis(self.age_ms));
+        Ok(at.map(|at| RankLoad {
+            report,
+            at,
+            prefill_rate: self.prefill_tokens_per_second,
+        }))
     }
 }
 

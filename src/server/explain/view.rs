@@ -10,7 +10,7 @@ use crate::ids::{BucketId, ModelId, Stage, WorkerId};
 use crate::policies::explain::{Compared, GroupTrace, NotCandidate};
 use crate::policies::{PickError, Reason};
 use crate::server::select::Attempt;
-use crate::state::{EngineLoad, EngineLoadTable, LoadSnapshot};
+use crate::state::{EngineLoad, EngineLoadTable};
 use crate::workers::{Worker, WorkerRegistry};
 
 /// One bucket and whether it can hold the request.
@@ -163,13 +163,12 @@ impl AttemptView {
         model: &ModelId,
         loads: &EngineLoadTable,
     ) -> Self {
-        let snapshot = loads.capture();
         let groups = attempt.groups.into_iter();
         Self {
             bucket: attempt.bucket,
             outcome: attempt.outcome,
             groups: groups
-                .map(|trace| GroupView::new(trace, workers, model, &snapshot))
+                .map(|trace| GroupView::new(trace, workers, model, loads))
                 .collect(),
         }
     }
@@ -180,7 +179,7 @@ impl GroupView {
         trace: GroupTrace,
         workers: &WorkerRegistry,
         model: &ModelId,
-        loads: &LoadSnapshot,
+        loads: &EngineLoadTable,
     ) -> Self {
         let members = workers.members();
         let known = members.of(model, trace.stage);
@@ -218,14 +217,15 @@ impl EngineView {
         id: WorkerId,
         why: Option<NotCandidate>,
         worker: Option<&Worker>,
-        loads: &LoadSnapshot,
+        loads: &EngineLoadTable,
     ) -> Self {
-        let report = loads.get(&id);
+        let snapshot = loads.capture([&id]);
+        let report = snapshot.get(&id);
         Self {
             candidate: why.is_none(),
             why,
             inflight: worker.map_or(0, Worker::inflight),
-            report: report.map(|load| ReportView::new(load, Instant::now())),
+            report: report.map(|load| ReportView::new(load, loads.now())),
             id,
         }
     }

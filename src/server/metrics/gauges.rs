@@ -1,15 +1,27 @@
 //! Numbers that are read from their owners when somebody scrapes, so that a removed engine
 //! disappears at once.
 
-use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 use tokio::time::Instant;
 
+use crate::feeds::FeedStats;
 use crate::ids::Stage;
-use crate::state::{AffinityKind, AffinityStore, AffinityStores};
+use crate::state::{AffinityKind, AffinityStore, AffinityStores, EngineLoadTable, FRESHNESS};
 use crate::workers::Members;
 
 fn registry() -> Registry {
     Registry::new_custom(Some("sgl_router".into()), None).expect("the prefix is a valid name")
+}
+
+fn register(
+    registry: &Registry,
+    all: impl IntoIterator<Item = Box<dyn prometheus::core::Collector>>,
+) {
+    for collector in all {
+        registry
+            .register(collector)
+            .expect("every name is registered once");
+    }
 }
 
 /// Series of the bindings that exist now, and of those that are gone.
@@ -39,11 +51,7 @@ pub(super) fn of_affinity(stores: &AffinityStores) -> Registry {
     }
     let all: [Box<dyn prometheus::core::Collector>; 3] =
         [Box::new(bindings), Box::new(evicted), Box::new(expired)];
-    for collector in all {
-        registry
-            .register(collector)
-            .expect("every name is registered once");
-    }
+    register(&registry, all);
     registry
 }
 
@@ -97,5 +105,53 @@ pub(super) fn of_engines(members: &Members) -> Registry {
         };
         load.with_label_values(&[id[0], kind]).set(active);
     }
+    registry
+}
+
+/// Series of the load reports: how old each engine's last one is, and what came in.
+pub(super) fn of_loads(members: &Members, loads: &EngineLoadTable, feeds: &FeedStats) -> Registry {
+    let registry = registry();
+    let age = Opts::new(
+        "load_report_age_seconds",
+        "since the oldest rank's last report; no series without one of every rank",
+    );
+    let age = GaugeVec::new(age, &["engine"]).expect("names and labels are valid");
+    let missing = Opts::new(
+        "engines_without_load_report",
+        "engines without a fresh report of every rank",
+    );
+    let missing = IntGaugeVec::new(missing, &["model_id"]).expect("names and labels are valid");
+    let reports = Opts::new("load_reports_total", "load reports by what became of them");
+    let reports = IntCounterVec::new(reports, &["outcome"]).expect("names and labels are valid");
+    let lost = Opts::new(
+        "feed_connections_lost_total",
+        "connections to publishers that ended or could not be made",
+    );
+    let lost = IntCounterVec::new(lost, &["kind"]).expect("names and labels are valid");
+    let now = Instant::now();
+    for engine in members.all() {
+        let missing = missing.with_label_values(&[engine.model().as_str()]);
+        let load = loads.last(engine.id()).0;
+        let since = load.map(|load| now.saturating_duration_since(load.captured_at));
+        if let Some(since) = since {
+            let age = age.with_label_values(&[engine.id().as_str()]);
+            age.set(since.as_secs_f64());
+        }
+        if since.is_none_or(|since| since > FRESHNESS) {
+            missing.inc();
+        }
+    }
+    for (outcome, count) in feeds.reports() {
+        reports.with_label_values(&[outcome]).inc_by(count);
+    }
+    lost.with_label_values(&["load"])
+        .inc_by(feeds.connections_lost());
+    let all: [Box<dyn prometheus::core::Collector>; 4] = [
+        Box::new(age),
+        Box::new(missing),
+        Box::new(reports),
+        Box::new(lost),
+    ];
+    register(&registry, all);
     registry
 }

@@ -7,6 +7,7 @@ use http::HeaderMap;
 
 use super::*;
 use crate::config;
+use crate::feeds::FeedStats;
 use crate::policies::PolicyServices;
 use crate::server::prepare::{Prepared, prepare};
 use crate::server::routing::Routing;
@@ -73,10 +74,12 @@ impl Router {
 
     /// The value of a series; 0 when it does not exist.
     fn series(&self, series: &str) -> u64 {
-        let text = String::from_utf8(
-            self.metrics
-                .render(&Members::default(), &AffinityStores::default()),
-        )
+        let text = String::from_utf8(self.metrics.render(
+            &Members::default(),
+            &AffinityStores::default(),
+            &EngineLoadTable::default(),
+            &FeedStats::default(),
+        ))
         .unwrap();
         let prefix = format!("sgl_router_{series} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&prefix));

@@ -125,6 +125,40 @@ fn bindings_of_the_state_file_are_found_by_header_also_when_their_engine_has_lef
 }
 
 #[test]
+fn reports_of_the_state_file_are_compared_at_their_age_with_what_was_sent_since() {
+    let files = Files::new("reports", &config(json!({"type": "load_based"})), BODY);
+    let state = |age: u64| {
+        let reports = json!([{
+            "age_ms": age, "running": 4, "waiting": 6, "used_tokens": 81920,
+            "max_total_tokens": 262_144, "waiting_uncached_tokens": 2400, "total_tokens": 84320,
+            "max_running_requests": 64, "prefill_tokens_per_second": 8000,
+        }]);
+        let basic = json!([
+            {"running": 1, "waiting": 0, "used_tokens": 4096, "max_total_tokens": 262_144},
+        ]);
+        let engines = json!({
+            "E1": {"inflight": 3, "dispatched_since_report": 1, "reports": reports},
+            "E2": {"reports": basic},
+            "E3": {"breaker": "open"},
+        });
+        files.write("state.json", &json!({ "engines": engines }).to_string());
+        let explained = files.json(&["--state", "state.json"]);
+        explained["attempts"][0]["groups"][0].clone()
+    };
+    let group = state(250);
+    let keys = json!({"source": "reports", "keys": {"E1": [11, 3], "E2": [1, 0]}});
+    assert_eq!(group["compared"], keys);
+    assert_eq!(group["engine"], "E2");
+    let report = &group["engines"][0]["report"];
+    assert_eq!(report["age_ms"], 250);
+    assert_eq!(report["estimated_prefill_queue_ms"], 300.0);
+    assert_eq!(group["engines"][1]["report"]["total_tokens"], Value::Null);
+    assert_eq!(state(5000)["compared"], keys, "fresh at exactly the limit");
+    let held = json!({"source": "inflight", "keys": {"E1": [3, 3], "E2": [0, 0]}});
+    assert_eq!(state(5001)["compared"], held);
+}
+
+#[test]
 fn a_refusal_is_an_explanation_and_wrong_files_are_not() {
     let files = Files::new("wrong", &config(json!({"type": "random"})), "[]");
     let refused = files.json(&[]);
@@ -134,7 +168,21 @@ fn a_refusal_is_an_explanation_and_wrong_files_are_not() {
     let text = String::from_utf8(text.stdout).expect("text");
     assert!(text.contains("outcome: 400 bad_request"), "{text}");
     files.write("body.json", BODY);
-    let rows: [(&str, &[&str]); 7] = [
+    let rows: [(&str, &[&str]); 10] = [
+        (
+            r#"{"engines": {"E1": {"reports": [{"running": 1}]}}}"#,
+            &["missing field"],
+        ),
+        (
+            r#"{"engines": {"E1": {"ranks": 1, "reports": [
+                {"running": 1, "waiting": 0, "used_tokens": 0, "max_total_tokens": 1, "rank": 1}]}}}"#,
+            &["engines.E1.reports[0].rank"],
+        ),
+        (
+            r#"{"engines": {"E1": {"reports": [
+                {"running": 1, "waiting": 0, "used_tokens": 0, "max_total_tokens": 1, "total_tokens": 3}]}}}"#,
+            &["engines.E1.reports[0]: give all or none"],
+        ),
         (
             r#"{"engines": {"E9": {}, "E8": {}}}"#,
             &["engines.E8", "engines.E9"],

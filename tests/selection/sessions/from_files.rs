@@ -215,6 +215,7 @@ fn every_fallback_places_keys_its_own_way_and_round_robin_is_the_default() {
         (StickyFallback::RoundRobin, PolicyKind::RoundRobin),
         (StickyFallback::Random, PolicyKind::Random),
         (StickyFallback::PowerOfTwo, PolicyKind::PowerOfTwo),
+        (StickyFallback::LeastLoad, PolicyKind::LeastLoad),
     ];
     for (fallback, kind) in rows {
         assert_eq!(StickyFallback::of(kind), Some(fallback));
@@ -232,6 +233,7 @@ fn every_fallback_places_keys_its_own_way_and_round_robin_is_the_default() {
             StickyFallback::RoundRobin => assert_eq!(picks[..4], ["a", "b", "c", "a"]),
             // The idle engine wins every pair that it is drawn into, two of three.
             StickyFallback::PowerOfTwo => assert!(count("c") > 25, "{picks:?}"),
+            StickyFallback::LeastLoad => assert_eq!(count("c"), 60),
             StickyFallback::Random => assert!(["a", "b", "c"].iter().all(|id| count(id) > 3)),
         }
     }
