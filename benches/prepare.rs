@@ -1,5 +1,5 @@
-//! Body preparation by size: the routing pass over the JSON, the scan for its end, tokenizing with
-//! the shipped tokenizer, and the bootstrap splice.
+//! Body preparation by size: the routing pass over the JSON, the scan for its end, and the bootstrap
+//! splice. Tokenizing has a file of its own.
 
 #![expect(
     missing_docs,
@@ -7,13 +7,11 @@
 )]
 
 use std::hint::black_box;
-use std::path::Path;
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use sgl_edge::ids::Stage;
 use sgl_edge::server::{bootstrap, chat_body, json_end::JsonEnd};
-use sgl_edge::tokenizer::Tokenizer;
 use sgl_edge::workers::{EngineUrl, Worker, WorkerSpec};
 
 const TEXT: &str = "All human beings are born free and equal in dignity and rights. They are \
@@ -57,20 +55,5 @@ fn prepare(c: &mut Criterion) {
     group.finish();
 }
 
-fn tokenize(c: &mut Criterion) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tokenizers/demo");
-    let tokenizer = Tokenizer::load(&path).expect("the shipped tokenizer");
-    let mut group = c.benchmark_group("tokenize");
-    group.sample_size(10);
-    for size in [300, 8 << 10, 64 << 10] {
-        let body = body(size);
-        group.throughput(Throughput::Bytes(size as u64));
-        group.bench_with_input(BenchmarkId::new("encode_chat", size), &body, |b, body| {
-            b.iter(|| tokenizer.encode_chat(black_box(body)).expect("a chat"));
-        });
-    }
-    group.finish();
-}
-
-criterion_group!(benches, prepare, tokenize);
+criterion_group!(benches, prepare);
 criterion_main!(benches);

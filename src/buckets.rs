@@ -48,6 +48,27 @@ impl TokenLimits {
         self.misfit(input, peak).is_none()
     }
 
+    /// Whether the bucket takes either every or no prompt of `least` to `most` tokens, when
+    /// `output` tokens are asked for; the budget is unknown for `None`.
+    #[must_use]
+    pub fn indifferent(&self, least: u64, most: u64, output: Option<u64>) -> bool {
+        let context = self.max_context_tokens.unwrap_or(u64::MAX);
+        // No prompt is below zero: a context smaller than the output takes none.
+        let Some(room) = context.checked_sub(output.unwrap_or(0)) else {
+            return true;
+        };
+        let room = if self.max_context_tokens.is_some() {
+            room
+        } else {
+            u64::MAX
+        };
+        let min = self.min_input_tokens.unwrap_or(0);
+        let max = self.max_input_tokens.unwrap_or(u64::MAX).min(room);
+        let all = min <= least && most <= max;
+        let none = most < min || max < least || max < min;
+        all || none
+    }
+
     /// The first bound that a prompt of `input` tokens with the expected peak `peak` breaks.
     #[must_use]
     pub fn misfit(&self, input: u64, peak: Option<u64>) -> Option<Misfit> {

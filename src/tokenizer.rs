@@ -26,9 +26,11 @@ mod encoder;
 mod environment;
 mod error;
 mod fast;
+mod length;
 mod load;
 mod message;
 mod outcome;
+mod parity;
 mod probe;
 mod python;
 mod raw_text;
@@ -41,10 +43,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use template::Effort;
+
 pub use encoder::Backend;
 pub use error::TokenizerError;
 pub use fast::{CacheStats, Unfit};
-pub use outcome::{FallReason, Prompt, TokenSource};
+pub use length::TokenRange;
+pub use outcome::{Encoded, FallReason, Prompt, TokenSource};
+pub use parity::Obstacle;
 pub use source::ContentFormat;
 pub use template::{ChatTemplate, RenderedChat, TemplateSyntaxError};
 
@@ -57,6 +63,11 @@ pub use template::{ChatTemplate, RenderedChat, TemplateSyntaxError};
 pub fn estimate_tokens(body_bytes: u64) -> u64 {
     (body_bytes / 4).max(1)
 }
+
+/// Size up to which a body is encoded on an event loop, bytes, by backend: both about 0.1 ms for text
+/// never seen, half a millisecond for the worst of it. Measured by `benches/tokenize.rs`.
+const BRIEF_BYTES_FAST: usize = 8 << 10;
+const BRIEF_BYTES_PLAIN: usize = 512;
 
 /// One model's tokenizer with its chat template. Immutable; share it behind an `Arc`.
 pub struct Tokenizer {
@@ -104,25 +115,77 @@ impl Tokenizer {
     /// # Errors
     /// The [`FallReason`] that ruled out the rendered chat, when raw text gave no ids either.
     pub fn try_encode_chat(&self, body: &[u8]) -> Result<Prompt, FallReason> {
+        match self.encode_unless(body, |_| false)? {
+            Encoded::Prompt(prompt) => Ok(prompt),
+            Encoded::Range(_) => Err(FallReason::Encode),
+        }
+    }
+
+    /// [`try_encode_chat`](Self::try_encode_chat), unless the rendered prompt's bytes say enough.
+    ///
+    /// * `enough` — whether it suffices to know that the number of tokens lies in a range. Asked once,
+    ///   about a rendered chat.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn encode_unless(
+        &self,
+        body: &[u8],
+        enough: impl Fn(TokenRange) -> bool,
+    ) -> Result<Encoded, FallReason> {
+        self.climb_down(body, Effort::Full, &enough)
+    }
+
+    /// [`encode_unless`](Self::encode_unless) for an event loop: `None`, after a fraction of a
+    /// millisecond, when it would take long.
+    #[must_use]
+    pub fn encode_briefly(
+        &self,
+        body: &[u8],
+        enough: impl Fn(TokenRange) -> bool,
+    ) -> Option<Result<Encoded, FallReason>> {
+        if body.len() > self.brief_bytes() {
+            return None;
+        }
+        match self.climb_down(body, Effort::Brief, &enough) {
+            Err(FallReason::TemplateLimit) => None,
+            encoded => Some(encoded),
+        }
+    }
+
+    /// Size up to which a body may take little time, bytes.
+    fn brief_bytes(&self) -> usize {
+        match self.backend() {
+            Backend::Fast => BRIEF_BYTES_FAST,
+            Backend::Plain(_) => BRIEF_BYTES_PLAIN,
+        }
+    }
+
+    /// The ladder: rendered chat, raw text.
+    fn climb_down(
+        &self,
+        body: &[u8],
+        effort: Effort,
+        enough: &dyn Fn(TokenRange) -> bool,
+    ) -> Result<Encoded, FallReason> {
         let Ok(Value::Object(fields)) = serde_json::from_slice(body) else {
             return Err(self.fell(FallReason::NotAnObject));
         };
-        let reason = match guarded(|| self.encode_rendered(&fields, body.len())) {
-            Ok(ids) => {
-                return Ok(Prompt {
-                    ids,
-                    source: TokenSource::Chat,
-                    fell: None,
-                });
+        let reason = match guarded(|| self.encode_rendered(&fields, body.len(), effort, enough)) {
+            Ok(encoded) => return Ok(encoded),
+            // Not the end of the ladder: it is climbed again with time to spare.
+            Err(FallReason::TemplateLimit) if effort == Effort::Brief => {
+                return Err(FallReason::TemplateLimit);
             }
             Err(reason) => self.fell(reason),
         };
         let ids = guarded(|| self.encode_raw(&fields)).map_err(|_| reason)?;
-        Ok(Prompt {
+        Ok(Encoded::Prompt(Prompt {
             ids,
             source: TokenSource::Text,
             fell: Some(reason),
-        })
+            obstacle: Some(parity::obstacle(&fields).unwrap_or(Obstacle::NotRendered)),
+        }))
     }
 
     /// Ids of a bare text, without a template.
@@ -151,7 +214,8 @@ impl Tokenizer {
         match source {
             TokenSource::Chat => {
                 let template = self.template.as_ref()?;
-                let chat = guarded(|| template.render_fields(&fields, body.len())).ok()?;
+                let render = || template.render_fields(&fields, body.len(), Effort::Full);
+                let chat = guarded(render).ok()?;
                 Some(chat.text + chat.assistant_prefix.as_deref().unwrap_or_default())
             }
             TokenSource::Text => raw_text::of(&fields),
@@ -202,15 +266,29 @@ impl Tokenizer {
         &self,
         fields: &Map<String, Value>,
         body_bytes: usize,
-    ) -> Result<Vec<u32>, FallReason> {
+        effort: Effort,
+        enough: &dyn Fn(TokenRange) -> bool,
+    ) -> Result<Encoded, FallReason> {
         chat_request::require_messages(fields)?;
         let template = self.template.as_ref().ok_or(FallReason::NoTemplate)?;
-        let chat = template.render_fields(fields, body_bytes)?;
+        let chat = template.render_fields(fields, body_bytes, effort)?;
+        let range = match &chat.assistant_prefix {
+            None if !chat.text.is_empty() => self.encoder.tokens_in(chat.text.len()),
+            _ => TokenRange::ANY,
+        };
+        if enough(range) {
+            return Ok(Encoded::Range(range));
+        }
         let mut ids = self.encoder.encode(&chat.text, false)?;
         if let Some(prefix) = &chat.assistant_prefix {
             ids.extend(self.encode_continuation(prefix)?);
         }
-        not_empty(ids)
+        Ok(Encoded::Prompt(Prompt {
+            ids: not_empty(ids)?,
+            source: TokenSource::Chat,
+            fell: None,
+            obstacle: parity::obstacle(fields),
+        }))
     }
 
     /// The engine encodes the message to be continued apart, with the tokenizer's special tokens, and

@@ -42,6 +42,9 @@ fn describe_model(lines: &mut Vec<String>, model: &Model) {
         }
         None => head.push_str(", no tokenizer (tokens are estimated from bytes)"),
     }
+    if model.forward_input_ids {
+        head.push_str(", token ids forwarded");
+    }
     lines.push(head);
     lines.extend(sampling(&model.sampling));
     lines.extend(affinity(model));

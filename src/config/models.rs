@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::config::reader::{At, Fields, Place, Problems};
-use crate::config::scalars::{name, one_of, path, time};
+use crate::config::scalars::{boolean, name, one_of, path, time};
 use crate::config::tree::Node;
 use crate::config::types::{Model, Slo, SloMode};
 use crate::config::{affinity, buckets, engines, kv_events, sampling, unbuilt};
@@ -74,6 +74,13 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
     }
     let aliases = aliases(problems, &fields, taken);
     let tokenizer = problems.optional(&fields, "tokenizer", path);
+    let forward_input_ids = problems.setting(&fields, "forward_input_ids", boolean, false);
+    if forward_input_ids == Some(true) && tokenizer == Some(None) {
+        problems.add(
+            &fields.place_of("forward_input_ids"),
+            "needs a `tokenizer`, which gives the ids",
+        );
+    }
     let sampling = sampling::sampling(problems, &fields);
     // Where the id is unusable, engines are still read, for their own problems.
     let model_id = ModelId::from(id.clone().unwrap_or_default());
@@ -93,6 +100,7 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
         id: model_id,
         aliases: aliases?,
         tokenizer: tokenizer?,
+        forward_input_ids: forward_input_ids?,
         sampling: sampling?,
         affinity: affinity?,
         slo: slo?,

@@ -212,6 +212,8 @@ pub struct Model {
     pub aliases: Vec<String>,
     /// Directory or `tokenizer.json`, as written; `None` estimates tokens from bytes.
     pub tokenizer: Option<PathBuf>,
+    /// Whether token ids go to the engine where that is safe. Default false; needs a tokenizer.
+    pub forward_input_ids: bool,
     /// What requests may ask of sampling. Default: anything.
     pub sampling: Sampling,
     /// Where keys are read and how long bindings last.

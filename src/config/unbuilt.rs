@@ -6,16 +6,12 @@
 //! Domains: policy-semantics §16, §20.
 
 use crate::config::reader::{Fields, Problems, Read};
-use crate::config::scalars::{boolean, name, one_of, positive, time};
+use crate::config::scalars::{name, one_of, positive, time};
 use crate::config::tree::Node;
 use crate::workers::EngineUrl;
 
 /// Checks everything here.
 pub(super) fn model_settings(problems: &mut Problems, model: &Fields<'_>) {
-    if problems.setting(model, "forward_input_ids", boolean, false) == Some(true) {
-        let place = model.place_of("forward_input_ids");
-        problems.unsupported(&place, "forwarding token ids to engines");
-    }
     cache(problems, model);
 }
 

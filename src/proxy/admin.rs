@@ -203,7 +203,7 @@ impl AdminApp {
         let subject = Subject {
             routing,
             loads: &self.app.services.loads,
-            tokenizing: &self.app.tokenizing,
+            pool: &self.app.pool,
             show_prompt,
         };
         let explained = explain::explain(subject, headers, body).await;

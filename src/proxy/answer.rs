@@ -33,10 +33,15 @@ impl Answer {
 
     /// A JSON answer.
     pub(crate) fn json(status: u16, value: serde_json::Value) -> Self {
+        Self::json_text(status, value.to_string().into())
+    }
+
+    /// A JSON answer that is written already.
+    pub(crate) fn json_text(status: u16, body: Bytes) -> Self {
         Self {
             status,
             content_type: Some("application/json".to_owned()),
-            body: value.to_string().into(),
+            body,
             extra: Vec::new(),
         }
     }

@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::Method;
 use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
@@ -17,13 +18,21 @@ use crate::proxy::{EdgeProxy, wire::Wire};
 use crate::server::app::App;
 use crate::server::dispatch::Leg;
 use crate::server::live::{Exchange, ExchangeLimits};
+use crate::server::prepare::Counting;
 use crate::server::select::{Selection, select};
+use crate::server::token_routes::{self, Conversion};
 use crate::server::{ApiError, bootstrap, header_facts, models, prepare};
+
+/// The routes that ask a tokenizer.
+const TOKENIZE: &str = "/v1/tokenize";
+const DETOKENIZE: &str = "/v1/detokenize";
 
 /// Labels of the known routes and their methods.
 fn route(path: &str) -> Option<(&'static str, &'static str)> {
     match path {
         "/v1/chat/completions" => Some(("/v1/chat/completions", "POST")),
+        TOKENIZE => Some((TOKENIZE, "POST")),
+        DETOKENIZE => Some((DETOKENIZE, "POST")),
         "/v1/models" => Some(("/v1/models", "GET")),
         "/healthz" => Some(("/healthz", "GET")),
         "/readyz" => Some(("/readyz", "GET")),
@@ -66,10 +75,15 @@ impl EdgeProxy {
                 Err(ApiError::Unauthorized)
             }
             Some(("/v1/models", _)) => Ok(Answer::json(200, models::list(&ctx.routing))),
-            Some(_) => match self.take_in(session, ctx).await {
+            Some((TOKENIZE, _)) => {
+                answered(self.convert(session, ctx, Conversion::Tokenize).await)?
+            }
+            Some((DETOKENIZE, _)) => {
+                answered(self.convert(session, ctx, Conversion::Detokenize).await)?
+            }
+            Some(_) => match answered(self.take_in(session, ctx).await)? {
                 Ok(()) => return Ok(false),
-                Err(ReadError::Refuse(refusal)) => Err(refusal),
-                Err(ReadError::Gone(error)) => return Err(error),
+                Err(refusal) => Err(refusal),
             },
         };
         match local {
@@ -79,9 +93,9 @@ impl EdgeProxy {
         Ok(true)
     }
 
-    /// Reads and prepares one chat request.
-    async fn take_in(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<(), ReadError> {
-        let app = Arc::clone(self.app());
+    /// Reads one whole body, within the limits of the router.
+    async fn body(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<Bytes, ReadError> {
+        let app = self.app();
         let limits = &ctx.routing.config.limits;
         let mut inflight = app.inflight.share();
         if !inflight.grow(1, limits.max_inflight_requests) {
@@ -93,14 +107,39 @@ impl EdgeProxy {
         ctx.buffered = Some(buffered);
         ctx.body_state = body.state;
         ctx.body_bytes = u64::try_from(body.bytes.len()).unwrap_or(u64::MAX);
+        Ok(body.bytes)
+    }
+
+    /// Answers a question to a tokenizer.
+    async fn convert(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestCtx,
+        conversion: Conversion,
+    ) -> Result<Answer, ReadError> {
+        let body = self.body(session, ctx).await?;
+        let (routing, app) = (Arc::clone(&ctx.routing), self.app());
+        let answer = token_routes::answer(conversion, routing, &app.pool, body);
+        let answer = while_wanted(session, ctx.body_state, answer).await?;
+        if ctx.body_state == BodyState::EndUnread {
+            body::drain(session).await;
+        }
+        Ok(Answer::json_text(200, answer?))
+    }
+
+    /// Reads and prepares one chat request.
+    async fn take_in(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<(), ReadError> {
+        let body = self.body(session, ctx).await?;
+        let app = self.app();
         let headers = &session.req_header().headers;
         let headers = header_facts::first_values(&ctx.routing.header_names, headers);
         let prepared = prepare::prepare(
             &ctx.routing,
-            &app.tokenizing,
+            &app.pool,
             &app.metrics,
             &headers,
-            body.bytes,
+            body,
+            Counting::AsNeeded,
         );
         match while_wanted(session, ctx.body_state, prepared).await? {
             Ok(prepared) => {
@@ -150,6 +189,15 @@ impl EdgeProxy {
             selection: legs.selection,
         });
         Ok(())
+    }
+}
+
+/// What is to be answered, unless nobody is there to be answered.
+fn answered<T>(done: Result<T, ReadError>) -> Result<Result<T, ApiError>> {
+    match done {
+        Ok(done) => Ok(Ok(done)),
+        Err(ReadError::Refuse(refusal)) => Ok(Err(refusal)),
+        Err(ReadError::Gone(error)) => Err(error),
     }
 }
 

@@ -12,9 +12,9 @@ use crate::policies::PolicyServices;
 use crate::server::bootstrap::Rooms;
 use crate::server::budget::Budget;
 use crate::server::live::LiveTable;
-use crate::server::metrics::Metrics;
+use crate::server::metrics::{Metrics, gauges};
+use crate::server::pool::WorkPool;
 use crate::server::routing::Routing;
-use crate::server::tokenize::TokenizePool;
 use crate::state::{AffinityKind, AffinityTimes};
 
 /// Shared by every request. What must survive a reload lives here, what a reload replaces lives in
@@ -34,8 +34,8 @@ pub struct App {
     pub connections: Arc<Budget>,
     /// Bytes of request bodies held.
     pub buffered: Arc<Budget>,
-    /// Tokenizing off the event loop.
-    pub tokenizing: TokenizePool,
+    /// Work that is too long for an event loop.
+    pub pool: WorkPool,
     /// Numbers for PD pairs.
     pub rooms: Rooms,
     /// What came over the feeds.
@@ -64,7 +64,7 @@ impl App {
             inflight: Arc::default(),
             connections: Arc::default(),
             buffered: Arc::default(),
-            tokenizing: TokenizePool::new(cores),
+            pool: WorkPool::new(cores),
             rooms: Rooms::default(),
             feeds: Arc::default(),
             fleet_changed: Arc::default(),
@@ -135,10 +135,20 @@ impl App {
         self.metrics.inflight.set(gauge(self.inflight.used()));
         self.metrics.connections.set(gauge(self.connections.used()));
         self.metrics.buffered_bytes.set(gauge(self.buffered.used()));
-        let members = self.routing().workers.members();
-        let (services, feeds) = (&self.services, &self.feeds);
-        self.metrics
-            .render(&members, &services.affinity, &services.loads, feeds)
+        self.metrics.pool_depth.set(gauge(self.pool.taken() as u64));
+        let routing = self.routing();
+        let members = routing.workers.members();
+        let services = &self.services;
+        let tokenizers = routing.models().filter_map(|model| {
+            let tokenizer = model.tokenizer.as_deref()?;
+            Some((&model.id, tokenizer))
+        });
+        self.metrics.render(&[
+            gauges::of_engines(&members),
+            gauges::of_affinity(&services.affinity),
+            gauges::of_loads(&members, &services.loads, &self.feeds),
+            gauges::of_tokenizers(tokenizers),
+        ])
     }
 }
 

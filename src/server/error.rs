@@ -18,6 +18,8 @@ use crate::ids::Stage;
 pub enum ApiError {
     /// The request is wrong; the text says how, without echoing it.
     BadRequest(Cow<'static, str>),
+    /// JSON, but not with the fields of the route; the text says which, without echoing it.
+    Unprocessable(Cow<'static, str>),
     /// No or a wrong API key.
     Unauthorized,
     /// No such route.
@@ -65,6 +67,7 @@ enum Class {
     RequestTimeout,
     LengthRequired,
     PayloadTooLarge,
+    Unprocessable,
     NoTarget,
     Upstream,
     Timeout,
@@ -81,6 +84,7 @@ impl Class {
             Self::RequestTimeout => 408,
             Self::LengthRequired => 411,
             Self::PayloadTooLarge => 413,
+            Self::Unprocessable => 422,
             Self::Internal => 500,
             Self::Upstream => 502,
             Self::NoTarget => 503,
@@ -99,6 +103,7 @@ impl ApiError {
     const fn row(&self) -> (Class, &'static str, &'static str) {
         match self {
             Self::BadRequest(_) => (Class::BadRequest, "bad_request", ""),
+            Self::Unprocessable(_) => (Class::Unprocessable, "unprocessable_entity", ""),
             Self::Unauthorized => (
                 Class::Unauthorized,
                 "unauthorized",
@@ -184,7 +189,7 @@ impl ApiError {
     #[must_use]
     pub fn message(&self) -> Cow<'static, str> {
         match self {
-            Self::BadRequest(message) => message.clone(),
+            Self::BadRequest(message) | Self::Unprocessable(message) => message.clone(),
             Self::ModelNotFound(model) => {
                 let shown: String = model.chars().take(256).collect();
                 Cow::Owned(format!("model `{shown}` is not served here"))

@@ -10,6 +10,8 @@ pub mod state_file;
 mod text;
 mod view;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use serde::Serialize;
@@ -17,10 +19,10 @@ use serde::Serialize;
 use crate::buckets::{Bucket, BucketPick};
 use crate::ids::{ModelId, Stage, WorkerId};
 use crate::server::metrics::Metrics;
-use crate::server::prepare::{self, Prepared};
+use crate::server::pool::WorkPool;
+use crate::server::prepare::{self, Counting, Prepared};
 use crate::server::routing::Routing;
 use crate::server::select::{self, Selection};
-use crate::server::tokenize::TokenizePool;
 use crate::server::{ApiError, chat_body};
 use crate::state::EngineLoadTable;
 
@@ -33,8 +35,8 @@ pub struct Subject<'a> {
     pub routing: &'a Routing,
     /// What its engines reported.
     pub loads: &'a EngineLoadTable,
-    /// Where prompts are tokenized.
-    pub tokenizing: &'a TokenizePool,
+    /// Where long prompts are tokenized.
+    pub pool: &'a WorkPool,
     /// Whether to show the caller's text: the rendered prompt and its ids.
     pub show_prompt: bool,
 }
@@ -89,7 +91,7 @@ pub struct RequestView {
 /// May wait for a tokenizer or a remote prefix index, as a real request does.
 pub async fn explain(subject: Subject<'_>, headers: &HeaderMap, body: Bytes) -> Explained {
     // What would be counted is counted here and dropped.
-    let metrics = Metrics::default();
+    let metrics = Arc::new(Metrics::default());
     let length = u64::try_from(body.len()).unwrap_or(u64::MAX);
     if length > subject.routing.config.limits.max_body {
         return Explained::refused(None, &ApiError::PayloadTooLarge);
@@ -101,10 +103,11 @@ pub async fn explain(subject: Subject<'_>, headers: &HeaderMap, body: Bytes) -> 
         .map(|(model, _)| model.id.clone());
     let prepared = prepare::prepare(
         subject.routing,
-        subject.tokenizing,
+        subject.pool,
         &metrics,
         headers,
         body.clone(),
+        Counting::Always,
     );
     let prepared = match prepared.await {
         Ok(prepared) => prepared,
@@ -134,7 +137,7 @@ fn request(prepared: &Prepared, show_prompt: bool, body: &[u8]) -> RequestView {
     RequestView {
         input_tokens: prompt.input_tokens,
         token_source: prompt.source.label(),
-        tokenizing_skipped: false,
+        tokenizing_skipped: prompt.skipped,
         output_tokens: peak.map(|peak| peak - prompt.input_tokens),
         expected_peak_tokens: peak,
         session_key: prepared.headers.session_key.clone(),

@@ -5,21 +5,21 @@
 //! time, so a removed engine disappears at once. Source: contract §5, policy-semantics §22,
 //! http-and-operations §18.
 
-mod gauges;
+pub mod gauges;
 mod registrar;
+mod tokenizing;
 
 use prometheus::{
     Encoder, Histogram, HistogramVec, IntCounterVec, IntGauge, Registry, TextEncoder,
 };
 
 use crate::config::SamplingParam;
-use crate::feeds::FeedStats;
 use crate::ids::{BucketId, ModelId, Stage};
 use crate::policies::{Limit, PolicyKind, Reason};
 use crate::server::dispatch::LegOutcome;
-use crate::state::{AffinityStores, EngineLoadTable};
-use crate::workers::{Members, Worker};
+use crate::workers::Worker;
 use registrar::Registrar;
+pub use tokenizing::TokenizeMetrics;
 
 /// Upper bounds of request durations, seconds; an hour at the end because generations are long.
 const DURATION_BOUNDS: [f64; 17] = [
@@ -50,7 +50,6 @@ pub struct Metrics {
     policy_decisions: IntCounterVec,
     policy_selection_failures: IntCounterVec,
     sticky: IntCounterVec,
-    tokenize_errors: IntCounterVec,
     sampling_rejections: IntCounterVec,
     config_reloads: IntCounterVec,
     stale_requests: IntCounterVec,
@@ -61,8 +60,10 @@ pub struct Metrics {
     streams_uninspectable: IntCounterVec,
     /// Time of one bucket loop, seconds.
     pub selection_seconds: Histogram,
-    /// Time to encode one prompt, seconds, waiting included.
-    pub tokenize_seconds: Histogram,
+    /// Prompts and their ids.
+    pub tokenizing: TokenizeMetrics,
+    /// Pieces of work that wait for, or hold, a thread of the pool.
+    pub pool_depth: IntGauge,
     /// Generation of the active configuration.
     pub config_generation: IntGauge,
     /// Requests this router is serving.
@@ -121,11 +122,6 @@ impl Default for Metrics {
                 "picks by routing key of complete selections",
                 &["outcome"],
             ),
-            tokenize_errors: new.counter(
-                "ingress_tokenize_errors_total",
-                "chats that fell down the tokenizing ladder",
-                &["model_id"],
-            ),
             sampling_rejections: new.counter(
                 "sampling_contract_rejections_total",
                 "sampling parameters that broke a contract",
@@ -166,7 +162,11 @@ impl Default for Metrics {
                 &["model_id"],
             ),
             selection_seconds: new.histogram("selection_seconds", "one bucket loop"),
-            tokenize_seconds: new.histogram("tokenize_seconds", "encoding one prompt"),
+            tokenizing: TokenizeMetrics::new(&new),
+            pool_depth: new.gauge(
+                "tokenize_queue_depth",
+                "work that holds or awaits a pool thread",
+            ),
             config_generation: new.gauge("config_generation", "active configuration"),
             inflight: new.gauge("inflight_requests", "requests being served"),
             connections: new.gauge("client_connections", "open client connections"),
@@ -248,13 +248,6 @@ impl Metrics {
             .inc();
     }
 
-    /// A chat was not encoded by its template.
-    pub fn tokenize_fell(&self, model: &ModelId) {
-        self.tokenize_errors
-            .with_label_values(&[model.as_str()])
-            .inc();
-    }
-
     /// A request asked for a value that its model's contract does not allow.
     pub fn sampling_rejection(&self, param: SamplingParam) {
         self.sampling_rejections
@@ -308,19 +301,12 @@ impl Metrics {
             .inc();
     }
 
-    /// Prometheus text (version 0.0.4) of everything, with gauges read from their owners now.
+    /// Prometheus text (version 0.0.4) of everything, with the gauges that their
+    /// `owners` show now ([`gauges`]).
     #[must_use]
-    pub fn render(
-        &self,
-        members: &Members,
-        affinity: &AffinityStores,
-        loads: &EngineLoadTable,
-        feeds: &FeedStats,
-    ) -> Vec<u8> {
+    pub fn render(&self, owners: &[Registry]) -> Vec<u8> {
         let mut families = self.registry.gather();
-        families.extend(gauges::of_engines(members).gather());
-        families.extend(gauges::of_affinity(affinity).gather());
-        families.extend(gauges::of_loads(members, loads, feeds).gather());
+        families.extend(owners.iter().flat_map(Registry::gather));
         let mut text = Vec::new();
         TextEncoder::new()
             .encode(&families, &mut text)

@@ -10,23 +10,26 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::HeaderMap;
 
 use crate::buckets::BucketRequest;
+use crate::ids::ModelId;
 use crate::server::chat_body::{self, ChatFields};
 use crate::server::header_facts::HeaderFacts;
 use crate::server::metrics::Metrics;
+use crate::server::pool::WorkPool;
 use crate::server::routing::{ModelRouting, NameMatch, Routing};
-use crate::server::tokenize::TokenizePool;
-use crate::server::{ApiError, bootstrap, rid, sampling, splice};
-use crate::tokenizer::TokenSource;
+use crate::server::tokenize::{PromptFacts, Question, prompt_facts};
+use crate::server::{ApiError, bootstrap, forward_ids, rid, sampling, splice};
 
-/// Length and ids of a prompt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PromptFacts {
-    /// Prompt length, tokens, at least 1.
-    pub input_tokens: u64,
-    /// Where the length comes from.
-    pub source: TokenSource,
-    /// The token ids, unless the length is an estimate.
-    pub token_ids: Option<Vec<u32>>,
+/// Bodies up to this size, bytes, are read for their routing fields on the calling thread, and copied
+/// there when something is added: under half a millisecond of work. Measured by `benches/prepare.rs`.
+const INLINE_BYTES: usize = 256 << 10;
+
+/// When a prompt is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counting {
+    /// When the count can change something.
+    AsNeeded,
+    /// Always, for whoever wants to see it.
+    Always,
 }
 
 /// One request, ready to be routed.
@@ -57,7 +60,7 @@ impl Prepared {
             model: &self.model.id,
             input_tokens: self.prompt.input_tokens,
             expected_peak_tokens: self.expected_peak_tokens,
-            token_ids: self.prompt.token_ids.as_deref(),
+            token_ids: self.prompt.engine_ids(),
             session_key: self.headers.session_key.as_deref(),
             routing_key: self.headers.routing_key.as_deref(),
             explain: None,
@@ -72,12 +75,14 @@ impl Prepared {
 /// targets, token sum overflow) and [`ApiError::ModelNotFound`].
 pub async fn prepare(
     routing: &Routing,
-    pool: &TokenizePool,
-    metrics: &Metrics,
+    pool: &WorkPool,
+    metrics: &Arc<Metrics>,
     headers: &HeaderMap,
     body: Bytes,
+    counting: Counting,
 ) -> Result<Prepared, ApiError> {
-    let mut fields = chat_body::parse(&body)?;
+    let text = body.clone();
+    let mut fields = aside(pool, body.len(), move || chat_body::parse(&text)).await?;
     let Some((model, matched)) = routing.model(&fields.model) else {
         return Err(ApiError::ModelNotFound(fields.model));
     };
@@ -93,25 +98,42 @@ pub async fn prepare(
     let rid = rid::mint(&fields, &body, &model.sampling, pair);
     let additions = with_rid(additions, rid.as_deref());
     let prompt = match fields.input_ids.take() {
-        Some(ids) => PromptFacts {
-            input_tokens: count(&ids),
-            source: TokenSource::InputIds,
-            token_ids: Some(ids),
-        },
-        None => pool.prompt_facts(model, &body, metrics).await,
+        Some(ids) => PromptFacts::of_caller(ids),
+        None => {
+            let question = Question {
+                model,
+                body: &body,
+                output_tokens: fields.output_tokens,
+                always: counting == Counting::Always,
+            };
+            prompt_facts(question, pool, metrics).await
+        }
     };
+    let forwarded = model.forward_input_ids.then(|| {
+        let verdict = forward_ids::verdict(&prompt);
+        let outcome = forward_ids::outcome(verdict);
+        metrics
+            .tokenizing
+            .forwarding(&model.id, outcome, prompt.source);
+        verdict.map(<[u32]>::to_vec)
+    });
+    let forwarded = forwarded.and_then(Result::ok);
     let expected_peak_tokens = peak(prompt.input_tokens, fields.output_tokens)?;
-    let body = match matched {
-        NameMatch::AsSent => body,
-        NameMatch::Alias => rename_model(&body, &fields, model.id.as_str()),
+    let stream = fields.stream;
+    let name = (matched == NameMatch::Alias).then(|| model.id.clone());
+    let changes = Changes {
+        name,
+        additions,
+        forwarded,
     };
-    let body = match additions.as_str() {
-        "" => body,
-        fields => splice::before_last_brace(&body, fields),
+    let body = if changes.none() {
+        body
+    } else {
+        aside(pool, body.len(), move || changes.applied_to(&body, &fields)).await
     };
     Ok(Prepared {
         model: Arc::clone(model),
-        stream: fields.stream,
+        stream,
         prompt,
         expected_peak_tokens,
         headers,
@@ -120,15 +142,64 @@ pub async fn prepare(
     })
 }
 
+/// `work` on a body of `bytes` bytes: here when that is quick or the pool has no room, else there.
+async fn aside<T: Send + 'static>(
+    pool: &WorkPool,
+    bytes: usize,
+    work: impl FnOnce() -> T + Clone + Send + 'static,
+) -> T {
+    if bytes > INLINE_BYTES
+        && let Ok(done) = pool.run(work.clone(), || ()).await
+    {
+        return done;
+    }
+    work()
+}
+
+/// What the engine's body has that the client's has not.
+#[derive(Debug, Clone)]
+struct Changes {
+    /// The configured name in place of an alias.
+    name: Option<ModelId>,
+    /// Fields, as `"key":value` joined by commas; may be empty.
+    additions: String,
+    /// Ids to be passed on.
+    forwarded: Option<Vec<u32>>,
+}
+
+impl Changes {
+    fn none(&self) -> bool {
+        self.name.is_none() && self.additions.is_empty() && self.forwarded.is_none()
+    }
+
+    fn applied_to(self, body: &Bytes, fields: &ChatFields) -> Bytes {
+        let mut added = self.additions;
+        if let Some(ids) = &self.forwarded {
+            add_field(&mut added, &forward_ids::field(ids));
+        }
+        let renamed = self
+            .name
+            .map(|name| rename_model(body, fields, name.as_str()));
+        let body = renamed.as_ref().unwrap_or(body);
+        match added.as_str() {
+            "" => body.clone(),
+            added => splice::before_last_brace(body, added),
+        }
+    }
+}
+
+/// Appends `"key":value` to others.
+fn add_field(fields: &mut String, field: &str) {
+    if !fields.is_empty() {
+        fields.push(',');
+    }
+    fields.push_str(field);
+}
+
 /// `additions` and the id, as `"key":value` joined by commas.
 fn with_rid(mut additions: String, rid: Option<&str>) -> String {
     if let Some(rid) = rid {
-        if !additions.is_empty() {
-            additions.push(',');
-        }
-        additions.push_str(r#""rid":""#);
-        additions.push_str(rid);
-        additions.push('"');
+        add_field(&mut additions, &format!(r#""rid":"{rid}""#));
     }
     additions
 }
@@ -142,11 +213,6 @@ fn peak(input_tokens: u64, output_tokens: Option<u64>) -> Result<Option<u64>, Ap
         ApiError::bad_request("invalid request: prompt plus requested output is too large")
     })?;
     Ok(Some(sum))
-}
-
-/// Number of ids, tokens.
-pub(crate) fn count(ids: &[u32]) -> u64 {
-    u64::try_from(ids.len()).unwrap_or(u64::MAX)
 }
 
 /// The body with another model name, every other byte as sent.

@@ -71,6 +71,8 @@ pub struct ModelRouting {
     pub sampling: config::Sampling,
     /// What its requests must be prepared with: the needs of all its groups.
     pub requirements: Requirements,
+    /// Whether the ids of a prompt go to the engine where that is safe.
+    pub forward_input_ids: bool,
     /// The headers that its requests are asked for.
     pub headers: HeaderReader,
     /// Where events and reports of its engines come from.
@@ -82,6 +84,12 @@ pub struct ModelRouting {
 }
 
 impl ModelRouting {
+    /// Whether somebody reads the ids of its prompts: a policy, or the engine.
+    #[must_use]
+    pub const fn needs_ids(&self) -> bool {
+        self.requirements.token_ids || self.forward_input_ids
+    }
+
     /// Whether some bucket has an available engine in each of its groups. Changes nothing.
     ///
     /// Source: http-and-operations §15.1, contract §3 `/readyz`.
@@ -315,6 +323,7 @@ fn build_model(
         requirements: model.requirements(),
         kv_events: model.kv_events.clone(),
         load_poll_interval: model.load_poll_interval,
+        forward_input_ids: model.forward_input_ids,
         headers: HeaderReader::new(model),
         tokenizer_key,
     })

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use super::fast::{CacheStats, Fast, Unfit};
+use super::length::TokenRange;
 use super::outcome::FallReason;
 
 /// Which library encodes for a tokenizer.
@@ -18,12 +19,15 @@ pub enum Backend {
 }
 
 impl Backend {
+    /// The labels that there are.
+    pub const LABELS: [&str; 2] = ["fastokens", "tokenizers"];
+
     /// Metric label.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
-            Self::Fast => "fastokens",
-            Self::Plain(_) => "tokenizers",
+            Self::Fast => Self::LABELS[0],
+            Self::Plain(_) => Self::LABELS[1],
         }
     }
 }
@@ -56,6 +60,12 @@ impl Encoder {
         fast.map(Fast::cache_stats).unwrap_or_default()
     }
 
+    /// How many tokens a text of `bytes` bytes can have, without special tokens at its ends.
+    pub(super) fn tokens_in(&self, bytes: usize) -> TokenRange {
+        let fast = self.fast.as_ref().ok();
+        fast.map_or(TokenRange::ANY, |fast| fast.tokens_in(bytes))
+    }
+
     pub(super) fn encode(
         &self,
         text: &str,
@@ -65,15 +75,6 @@ impl Encoder {
         if let Some(ids) = fast.and_then(|fast| fast.encode(text, add_special_tokens)) {
             return Ok(ids);
         }
-        self.encode_plain(text, add_special_tokens)
-    }
-
-    /// With the Hugging Face crate, whatever the backend.
-    pub(super) fn encode_plain(
-        &self,
-        text: &str,
-        add_special_tokens: bool,
-    ) -> Result<Vec<u32>, FallReason> {
         self.plain
             .encode_fast(text, add_special_tokens)
             .map(|encoding| encoding.get_ids().to_vec())

@@ -45,7 +45,13 @@ pub(super) fn environment() -> Environment<'static> {
     env.set_debug(false);
     env.set_recursion_limit(RECURSION_LIMIT);
     env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    env.set_formatter(|out, _state, value| Ok(out.write_str(&python::to_str(value))?));
+    env.set_formatter(|out, _state, value| {
+        match value.as_str() {
+            Some(text) => out.write_str(text)?,
+            None => out.write_str(&python::to_str(value))?,
+        }
+        Ok(())
+    });
     env.add_filter("tojson", |value: &Value, kwargs| {
         python::tojson(value, kwargs)
     });

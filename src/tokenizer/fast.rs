@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
+use super::length::{Lengths, TokenRange};
 use super::probe;
 
 /// Bytes of text and ids that one tokenizer remembers: room for about a hundred conversations of
@@ -66,6 +67,7 @@ pub struct CacheStats {
 
 pub(super) struct Fast {
     encoder: fastokens::Tokenizer,
+    lengths: Option<Lengths>,
     retired: AtomicBool,
 }
 
@@ -88,6 +90,7 @@ impl Fast {
         };
         let mut json: Value = serde_json::from_str(json).map_err(|error| unsupported(&error))?;
         name_the_model(&mut json);
+        let lengths = Lengths::of(&json);
         let mut encoder =
             fastokens::Tokenizer::from_json(json).map_err(|error| unsupported(&error))?;
         // Engines encode prompts whole: limits and padding saved with a tokenizer are for training.
@@ -96,6 +99,7 @@ impl Fast {
         encoder.enable_segment_cache(CACHE_BYTES);
         Ok(Self {
             encoder,
+            lengths,
             retired: AtomicBool::new(false),
         })
     }
@@ -136,6 +140,12 @@ impl Fast {
                 None
             }
         }
+    }
+
+    /// How many tokens `encode(text, false)` can give for a text of `bytes` bytes.
+    pub(super) fn tokens_in(&self, bytes: usize) -> TokenRange {
+        let lengths = self.lengths.as_ref().filter(|_| !self.retired());
+        lengths.map_or(TokenRange::ANY, |lengths| lengths.tokens_in(bytes))
     }
 
     pub(super) fn retired(&self) -> bool {

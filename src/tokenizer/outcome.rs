@@ -1,6 +1,9 @@
 //! What encoding gives back: ids and their rung, or why a rung was left. Labels are closed sets of
 //! static strings, because they become metric labels.
 
+use super::length::TokenRange;
+use super::parity::Obstacle;
+
 /// The token ids of one prompt. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
@@ -10,6 +13,17 @@ pub struct Prompt {
     pub source: TokenSource,
     /// Why the rendered chat was not used; `None` when it was.
     pub fell: Option<FallReason>,
+    /// The first reason against handing the ids to an engine in place of the messages.
+    pub obstacle: Option<Obstacle>,
+}
+
+/// What became of a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Encoded {
+    /// It was encoded.
+    Prompt(Prompt),
+    /// Its length was said to suffice: these bounds hold for the number of its tokens.
+    Range(TokenRange),
 }
 
 /// Where a prompt length comes from, best first.

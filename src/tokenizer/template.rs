@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::OnceLock;
 
 use chrono::NaiveDateTime;
 use minijinja::{Environment, Error, Value};
@@ -38,7 +39,9 @@ const SPECIAL_TOKENS: [&str; 7] = [
 ];
 const ADDITIONAL_SPECIAL_TOKENS: &str = "additional_special_tokens";
 
-/// Template instructions for any body, and per byte of it. Chosen: about 0.3 s for the base on the
+/// The largest body there is, bytes: `limits.max_body` goes no further.
+const LARGEST_BODY: u64 = 1 << 30;
+/// Template instructions for any body, and per byte of the largest body of its class. Chosen: about 0.3 s for the base on the
 /// development machine (release build). All 35 reference templates render 200 short turns within it;
 /// one (gpt-oss) looks ahead from every turn and stops somewhere below 1,000.
 const FUEL_BASE: u64 = 10_000_000;
@@ -47,9 +50,26 @@ const FUEL_PER_BODY_BYTE: u64 = 64;
 const OUTPUT_BASE: usize = 1 << 20;
 const OUTPUT_PER_BODY_BYTE: usize = 8;
 
+/// Instructions for a rendering that must not take long: about a third of a millisecond.
+const FUEL_BRIEF: u64 = 10_000;
+/// Bytes up to which a body belongs to a class; the last class takes the rest.
+const CLASS_BYTES: [u64; 3] = [64 << 10, 1 << 20, 32 << 20];
+
+/// How much work a rendering may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// Little enough for an event loop.
+    Brief,
+    /// In proportion to the body.
+    Full,
+}
+
 /// A model's compiled chat template.
 pub struct ChatTemplate {
     env: Environment<'static>,
+    /// `env` with an allowance of instructions: the brief one, then one per class of bodies. Made when
+    /// first used, because copying an environment costs more than many a rendering.
+    limited: [OnceLock<Environment<'static>>; CLASS_BYTES.len() + 2],
     default: Option<ContentFormat>,
     tool_use: Option<ContentFormat>,
     special_tokens: Vec<(&'static str, Value)>,
@@ -87,6 +107,7 @@ impl ChatTemplate {
     pub(super) fn empty(config: &Map<String, serde_json::Value>) -> Self {
         Self {
             env: environment(),
+            limited: Default::default(),
             default: None,
             tool_use: None,
             special_tokens: special_tokens(config),
@@ -111,6 +132,7 @@ impl ChatTemplate {
     #[must_use]
     pub fn with_clock(mut self, clock: fn() -> NaiveDateTime) -> Self {
         add_strftime_now(&mut self.env, clock);
+        self.limited = Default::default();
         self
     }
 
@@ -126,7 +148,9 @@ impl ChatTemplate {
     /// The [`FallReason`]; nothing about the prompt leaves with it.
     pub fn render(&self, body: &[u8]) -> Result<RenderedChat, FallReason> {
         match serde_json::from_slice(body) {
-            Ok(serde_json::Value::Object(fields)) => self.render_fields(&fields, body.len()),
+            Ok(serde_json::Value::Object(fields)) => {
+                self.render_fields(&fields, body.len(), Effort::Full)
+            }
             Ok(_) | Err(_) => Err(FallReason::NotAnObject),
         }
     }
@@ -136,6 +160,7 @@ impl ChatTemplate {
         &self,
         fields: &Map<String, serde_json::Value>,
         body_bytes: usize,
+        effort: Effort,
     ) -> Result<RenderedChat, FallReason> {
         let tools = shaped_tools(fields)?;
         let (name, format) = match (&tools, self.tool_use, self.default) {
@@ -145,7 +170,8 @@ impl ChatTemplate {
         };
         let request = ChatRequest::try_new(fields, tools, format)?;
         let context = self.context(&request);
-        let text = self.bounded_render(name, context, body_bytes)?;
+        let env = self.limited(effort, body_bytes);
+        let text = bounded_render(env, name, context, body_bytes)?;
         Ok(RenderedChat {
             text,
             assistant_prefix: request.assistant_prefix,
@@ -167,26 +193,43 @@ impl ChatTemplate {
             .collect()
     }
 
-    fn bounded_render(
-        &self,
-        name: &str,
-        context: Value,
-        body_bytes: usize,
-    ) -> Result<String, FallReason> {
-        let per_byte = FUEL_PER_BODY_BYTE.saturating_mul(body_bytes as u64);
-        let mut env = self.env.clone();
-        env.set_fuel(Some(FUEL_BASE.saturating_add(per_byte)));
-        let template = env.get_template(name).map_err(|_| FallReason::NoTemplate)?;
-        let per_byte = OUTPUT_PER_BODY_BYTE.saturating_mul(body_bytes);
-        let mut out = BoundedOutput {
-            bytes: Vec::with_capacity(body_bytes + body_bytes / 4),
-            limit: OUTPUT_BASE.saturating_add(per_byte),
+    /// The environment with the allowance for a body.
+    fn limited(&self, effort: Effort, body_bytes: usize) -> &Environment<'static> {
+        let bytes = body_bytes as u64;
+        let (slot, fuel) = match effort {
+            Effort::Brief => (0, FUEL_BRIEF),
+            Effort::Full => {
+                let class = CLASS_BYTES.iter().position(|most| bytes <= *most);
+                let class = class.unwrap_or(CLASS_BYTES.len());
+                let most = CLASS_BYTES.get(class).copied().unwrap_or(LARGEST_BODY);
+                let per_byte = FUEL_PER_BODY_BYTE.saturating_mul(most);
+                (class + 1, FUEL_BASE.saturating_add(per_byte))
+            }
         };
-        template
-            .render_captured_to(context, &mut out)
-            .map_err(|error| fall_reason(&error))?;
-        String::from_utf8(out.bytes).map_err(|_| FallReason::TemplateError)
+        self.limited[slot].get_or_init(|| {
+            let mut env = self.env.clone();
+            env.set_fuel(Some(fuel));
+            env
+        })
     }
+}
+
+fn bounded_render(
+    env: &Environment<'_>,
+    name: &str,
+    context: Value,
+    body_bytes: usize,
+) -> Result<String, FallReason> {
+    let template = env.get_template(name).map_err(|_| FallReason::NoTemplate)?;
+    let per_byte = OUTPUT_PER_BODY_BYTE.saturating_mul(body_bytes);
+    let mut out = BoundedOutput {
+        bytes: Vec::with_capacity(body_bytes + body_bytes / 4),
+        limit: OUTPUT_BASE.saturating_add(per_byte),
+    };
+    template
+        .render_captured_to(context, &mut out)
+        .map_err(|error| fall_reason(&error))?;
+    String::from_utf8(out.bytes).map_err(|_| FallReason::TemplateError)
 }
 
 impl fmt::Debug for ChatTemplate {

@@ -54,6 +54,7 @@ fn model() -> Model {
         id: "m".into(),
         aliases: Vec::new(),
         tokenizer: None,
+        forward_input_ids: false,
         sampling: Sampling::default(),
         engine_api_key_file: None,
         affinity: Affinity {

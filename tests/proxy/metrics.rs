@@ -10,7 +10,7 @@ use crate::support::fleet::{and, bucket, engine, faulty, plain, plain_buckets, s
 use crate::support::gauges::Gauges;
 
 /// Every name and its labels, sorted.
-const NAMES: [(&str, &[&str]); 21] = [
+const NAMES: [(&str, &[&str]); 27] = [
     ("requests_total", &["method", "route"]),
     ("responses_total", &["method", "route", "status_code"]),
     (
@@ -34,6 +34,12 @@ const NAMES: [(&str, &[&str]); 21] = [
     ("ttft_seconds_count", &["model_id"]),
     ("selection_seconds_count", &[]),
     ("tokenize_seconds_count", &[]),
+    ("tokenize_skipped_total", &["model_id"]),
+    ("tokenize_queue_depth", &[]),
+    ("tokenizer_backend", &["backend", "model_id"]),
+    ("tokenizer_cache_held_bytes", &["model_id"]),
+    ("tokenizer_cache_pieces_total", &["model_id", "result"]),
+    ("tokenizer_cache_bytes_total", &["model_id", "result"]),
     ("config_generation", &[]),
     ("inflight_requests", &[]),
     ("buffered_body_bytes", &[]),

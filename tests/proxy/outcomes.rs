@@ -9,3 +9,4 @@ mod requests;
 mod routes;
 mod selection;
 mod timeouts;
+mod tokens;

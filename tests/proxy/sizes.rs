@@ -9,6 +9,7 @@ mod refused;
 use std::collections::HashSet;
 
 use http::header;
+use serde_json::json;
 use sgl_edge::mock::{Engine, Framing};
 
 use crate::support::body::{self, MAX_BODY, chunked, sized, small, with_length};
@@ -177,11 +178,15 @@ async fn a_long_prompt_that_is_tokenized_arrives() {
     let mut settings = plain(&[&engine]);
     let tokenizer = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/tokenizers/demo");
     settings["models"][0]["tokenizer"] = tokenizer.into();
+    // Limits that bytes alone cannot decide, so that every prompt is counted.
+    let bucket = |max: u64| json!({"id": max.to_string(), "limits": {"min": 0, "max": max}, "groups": {"plain": {}}});
+    settings["models"][0]["buckets"] = json!([bucket(1_000), bucket(100_000), bucket(1_000_000)]);
     let proxy = Proxy::start(settings).await;
     for size in [2_000, 70_000, 600_000] {
         let body = body::sized(size);
         proxy.chat_bytes(&body).await.assert_engine(200);
         assert_arrived(&engine, &body, "tokenized");
     }
+    assert_eq!(proxy.gauges().await.sum("tokenize_seconds_count"), 3.0);
     proxy.finish().await;
 }

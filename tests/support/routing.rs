@@ -9,11 +9,11 @@ use sgl_edge::config;
 use sgl_edge::feeds::FeedStats;
 use sgl_edge::policies::{PolicyServices, SeededDraw};
 use sgl_edge::server::ApiError;
-use sgl_edge::server::metrics::Metrics;
-use sgl_edge::server::prepare::{Prepared, prepare};
+use sgl_edge::server::metrics::{Metrics, gauges};
+use sgl_edge::server::pool::WorkPool;
+use sgl_edge::server::prepare::{Counting, Prepared, prepare};
 use sgl_edge::server::routing::Routing;
 use sgl_edge::server::select::{Selection, select};
-use sgl_edge::server::tokenize::TokenizePool;
 use sgl_edge::state::{AffinityStores, EngineLoadTable};
 use sgl_edge::workers::{Members, Worker};
 
@@ -24,9 +24,9 @@ use super::picks::now;
 pub(crate) struct Router {
     pub(crate) routing: Routing,
     pub(crate) loads: Arc<EngineLoadTable>,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) services: PolicyServices,
-    pool: TokenizePool,
+    pool: WorkPool,
 }
 
 impl Router {
@@ -42,9 +42,9 @@ impl Router {
         Self {
             routing,
             loads,
-            metrics: Metrics::default(),
+            metrics: Arc::default(),
             services,
-            pool: TokenizePool::new(1),
+            pool: WorkPool::new(1),
         }
     }
 
@@ -83,6 +83,7 @@ impl Router {
             &self.metrics,
             headers,
             body,
+            Counting::AsNeeded,
         ))
     }
 
@@ -114,12 +115,7 @@ pub(crate) fn value(metrics: &Metrics, series: &str) -> u64 {
 
 /// The value of the series `name{labels}`, without the common prefix; 0 when it does not exist.
 fn value_in(metrics: &Metrics, affinity: &AffinityStores, series: &str) -> u64 {
-    let text = metrics.render(
-        &Members::default(),
-        affinity,
-        &EngineLoadTable::default(),
-        &FeedStats::default(),
-    );
+    let text = metrics.render(&[gauges::of_affinity(affinity)]);
     let text = String::from_utf8(text).expect("text");
     let line = text.lines().find_map(|line| {
         let rest = line.strip_prefix("sgl_router_")?.strip_prefix(series)?;

@@ -13,8 +13,8 @@ use crate::policies::PolicyServices;
 use crate::server::chat_body;
 use crate::server::explain::state_file::StateFile;
 use crate::server::explain::{Explained, Subject, explain};
+use crate::server::pool::WorkPool;
 use crate::server::reload;
-use crate::server::tokenize::TokenizePool;
 use crate::state::EngineLoadTable;
 
 /// What `sgl-edge explain` is given.
@@ -71,7 +71,7 @@ pub async fn explain_files(files: &Files) -> Result<Explained, Vec<String>> {
     let subject = Subject {
         routing: &routing,
         loads: &services.loads,
-        tokenizing: &TokenizePool::new(1),
+        pool: &WorkPool::new(1),
         show_prompt: files.show_prompt,
     };
     Ok(explain(subject, &headers, files.body.clone()).await)

@@ -9,7 +9,9 @@ use crate::ids::Stage;
 use crate::state::{AffinityKind, AffinityStore, AffinityStores, EngineLoadTable, FRESHNESS};
 use crate::workers::Members;
 
-fn registry() -> Registry {
+pub use super::tokenizing::of_tokenizers;
+
+pub(super) fn registry() -> Registry {
     Registry::new_custom(Some("sgl_router".into()), None).expect("the prefix is a valid name")
 }
 
@@ -25,7 +27,8 @@ fn register(
 }
 
 /// Series of the bindings that exist now, and of those that are gone.
-pub(super) fn of_affinity(stores: &AffinityStores) -> Registry {
+#[must_use]
+pub fn of_affinity(stores: &AffinityStores) -> Registry {
     let registry = registry();
     let bindings = Opts::new("affinity_bindings", "keys bound to an engine");
     let bindings = IntGaugeVec::new(bindings, &["kind"]).expect("names and labels are valid");
@@ -56,7 +59,8 @@ pub(super) fn of_affinity(stores: &AffinityStores) -> Registry {
 }
 
 /// Series of the engines that exist now.
-pub(super) fn of_engines(members: &Members) -> Registry {
+#[must_use]
+pub fn of_engines(members: &Members) -> Registry {
     let registry = registry();
     let gauge = |name: &str, help: &str, labels: &[&str]| {
         let gauge = IntGaugeVec::new(Opts::new(name, help), labels);
@@ -109,7 +113,8 @@ pub(super) fn of_engines(members: &Members) -> Registry {
 }
 
 /// Series of the load reports: how old each engine's last one is, and what came in.
-pub(super) fn of_loads(members: &Members, loads: &EngineLoadTable, feeds: &FeedStats) -> Registry {
+#[must_use]
+pub fn of_loads(members: &Members, loads: &EngineLoadTable, feeds: &FeedStats) -> Registry {
     let registry = registry();
     let age = Opts::new(
         "load_report_age_seconds",

@@ -7,17 +7,14 @@ use http::HeaderMap;
 
 use super::*;
 use crate::config;
-use crate::feeds::FeedStats;
 use crate::policies::PolicyServices;
-use crate::server::prepare::{Prepared, prepare};
+use crate::server::pool::WorkPool;
+use crate::server::prepare::{Counting, Prepared, prepare};
 use crate::server::routing::Routing;
-use crate::server::tokenize::TokenizePool;
-use crate::state::{AffinityStores, EngineLoadTable};
-use crate::workers::Members;
 
 struct Router {
     routing: Routing,
-    metrics: Metrics,
+    metrics: Arc<Metrics>,
 }
 
 impl Router {
@@ -29,7 +26,7 @@ impl Router {
     fn with_tokenizer(sampling: &str, tokenizer: &str) -> Self {
         let yaml = format!(
             "models:
-  - {{id: m, aliases: [a], tokenizer: {tokenizer}, sampling: {sampling}, engines: {{static: [{{id: E, url: 'http://127.0.0.1:1', role: plain}}]}}, buckets: [{{id: b, groups: {{plain: {{}}}}}}]}}
+  - {{id: m, aliases: [a], tokenizer: {tokenizer}, sampling: {sampling}, engines: {{static: [{{id: E, url: 'http://127.0.0.1:1', role: plain}}]}}, buckets: [{{id: b, limits: {{min: 0, max: 100}}, groups: {{plain: {{}}}}}}]}}
   - {{id: free, engines: {{static: [{{id: F, url: 'http://127.0.0.1:1', role: plain}}]}}}}
 "
         );
@@ -37,7 +34,7 @@ impl Router {
         let services = PolicyServices::new(Arc::new(EngineLoadTable::default()));
         Self {
             routing: Routing::build(Arc::new(config), &services, None).unwrap(),
-            metrics: Metrics::default(),
+            metrics: Arc::default(),
         }
     }
 
@@ -46,10 +43,11 @@ impl Router {
         let headers = HeaderMap::new();
         prepare(
             &self.routing,
-            &TokenizePool::new(1),
+            &WorkPool::new(1),
             &self.metrics,
             &headers,
             body,
+            Counting::AsNeeded,
         )
         .await
     }
@@ -74,12 +72,7 @@ impl Router {
 
     /// The value of a series; 0 when it does not exist.
     fn series(&self, series: &str) -> u64 {
-        let text = String::from_utf8(self.metrics.render(
-            &Members::default(),
-            &AffinityStores::default(),
-            &EngineLoadTable::default(),
-            &FeedStats::default(),
-        ))
+        let text = String::from_utf8(self.metrics.render(&[]))
         .unwrap();
         let prefix = format!("sgl_router_{series} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
@@ -286,7 +279,7 @@ async fn fields_without_a_rule_and_models_without_a_contract_may_say_anything() 
 async fn an_untouched_body_is_not_copied() {
     let router = Router::new("{override: {temperature: 1}}");
     let body = Bytes::from_static(br#"{"model":"m","temperature":1}"#);
-    let pool = TokenizePool::new(1);
+    let pool = WorkPool::new(1);
     let headers = HeaderMap::new();
     let prepared = prepare(
         &router.routing,
@@ -294,6 +287,7 @@ async fn an_untouched_body_is_not_copied() {
         &router.metrics,
         &headers,
         body.clone(),
+        Counting::AsNeeded,
     )
     .await;
     assert_eq!(prepared.unwrap().body.as_ptr(), body.as_ptr());

@@ -151,7 +151,8 @@ impl Proxy {
 
     /// Whether it answers on both ports before it ends or time is over.
     pub(crate) async fn serves(&mut self) -> bool {
-        let deadline = Instant::now() + SOON;
+        // A tokenizer takes seconds of work to load, and many programs start at once.
+        let deadline = Instant::now() + 3 * SOON;
         while Instant::now() < deadline {
             if self.exited().is_some() {
                 return false;

@@ -1,0 +1,272 @@
+//! Prompts to ids: the plain Hugging Face crate against what the router does, in one run.
+//!
+//! `cold` texts were never seen before: every iteration gets another one (words permuted by its
+//! number). `turn` is the prepare step (parse, render, encode) of a conversation's N-th turn after its
+//! turns before; conversations are made of the messages of `tests/fixtures/tokenizer/cases.jsonl`.
+//! `worst` are bodies of the largest size that is encoded on an event loop.
+
+#![expect(
+    missing_docs,
+    reason = "criterion's macros write functions without docs"
+)]
+
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use serde_json::{Value, json};
+use sgl_edge::tokenizer::Tokenizer;
+
+fn folder() -> PathBuf {
+    let named = std::env::var_os("SGL_EDGE_TOKENIZERS");
+    named.map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tokenizers"),
+        PathBuf::from,
+    )
+}
+
+/// The tokenizers at hand: the shipped one, and those that `fetch.sh` has fetched.
+fn tokenizers() -> Vec<(String, PathBuf)> {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tokenizers/demo");
+    let fetched =
+        ["llama3_1", "deepseek_v3", "llama2"].map(|name| (name.to_owned(), folder().join(name)));
+    let fetched = fetched.into_iter().filter(|(_, path)| path.is_dir());
+    std::iter::once(("qwen3".to_owned(), demo))
+        .chain(fetched)
+        .collect()
+}
+
+fn plain(path: &Path) -> tokenizers::Tokenizer {
+    let mut plain = tokenizers::Tokenizer::from_file(path.join("tokenizer.json")).expect("loads");
+    plain.with_padding(None);
+    plain.with_truncation(None).expect("unset");
+    plain
+}
+
+/// The texts of real conversations, in order.
+fn messages() -> Vec<String> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizer/cases.jsonl");
+    let lines = std::fs::read_to_string(file).expect("readable");
+    let requests = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let texts = requests.flat_map(|case| {
+        let messages = case["request"]["messages"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        messages
+            .into_iter()
+            .filter_map(|message| message["content"].as_str().map(str::to_owned))
+    });
+    texts
+        .filter(|text| (200..20_000).contains(&text.len()))
+        .collect()
+}
+
+/// `bytes` bytes of real text, another one for every `number`.
+fn text(messages: &[String], bytes: usize, number: usize) -> String {
+    let mut words: Vec<&str> = messages
+        .iter()
+        .flat_map(|message| message.split_inclusive(' '))
+        .collect();
+    let by = (number * 7_919) % words.len();
+    words.rotate_left(by);
+    let stride = 1 + number % 3;
+    let mut text = String::with_capacity(bytes + 64);
+    for word in words.iter().cycle().step_by(stride) {
+        if text.len() >= bytes {
+            break;
+        }
+        text.push_str(word);
+    }
+    let end = (0..=bytes).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or(0));
+    text
+}
+
+fn chat(content: &str) -> Vec<u8> {
+    json!({"model": "m", "messages": [{"role": "user", "content": content}]})
+        .to_string()
+        .into_bytes()
+}
+
+const SIZES: [usize; 5] = [1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20];
+
+fn cold(c: &mut Criterion) {
+    let messages = messages();
+    for (name, path) in tokenizers() {
+        let (plain, tokenizer) = (plain(&path), Tokenizer::load(&path).expect("loads"));
+        let mut group = c.benchmark_group(format!("cold/{name}"));
+        group
+            .sample_size(10)
+            .measurement_time(Duration::from_secs(2));
+        for size in SIZES {
+            group.throughput(Throughput::Bytes(size as u64));
+            let mut number = 0;
+            let mut next = || {
+                number += 1;
+                text(&messages, size, number)
+            };
+            group.bench_function(BenchmarkId::new("plain_crate", size), |b| {
+                b.iter_custom(|rounds| {
+                    timed(rounds, &mut next, |text| {
+                        plain.encode_fast(text.as_str(), false).map(drop)
+                    })
+                });
+            });
+            group.bench_function(BenchmarkId::new("encode_text", size), |b| {
+                b.iter_custom(|rounds| {
+                    timed(rounds, &mut next, |text| {
+                        tokenizer.encode_text(text, false).map(drop)
+                    })
+                });
+            });
+            if tokenizer.template().is_some() {
+                let mut body = || chat(&next());
+                group.bench_function(BenchmarkId::new("prepare_chat", size), |b| {
+                    b.iter_custom(|rounds| {
+                        timed(rounds, &mut body, |body| {
+                            tokenizer.encode_chat(body).is_some()
+                        })
+                    });
+                });
+            }
+        }
+        group.finish();
+    }
+}
+
+/// Time of `rounds` calls of `work`, the making of their inputs aside.
+fn timed<I, O>(rounds: u64, next: &mut impl FnMut() -> I, work: impl Fn(&I) -> O) -> Duration {
+    let mut total = Duration::ZERO;
+    for _ in 0..rounds {
+        let input = next();
+        let started = Instant::now();
+        black_box(work(black_box(&input)));
+        total += started.elapsed();
+    }
+    total
+}
+
+/// Bodies of the turns 1, 3, 5, … 39 of one conversation of about 60,000 tokens.
+fn conversation(messages: &[String], number: usize) -> Vec<Vec<u8>> {
+    let mut turns: Vec<Value> = Vec::new();
+    let mut bodies = Vec::new();
+    for turn in 0..39 {
+        let role = if turn % 2 == 0 { "user" } else { "assistant" };
+        let content = format!(
+            "{number} {turn} {}",
+            text(messages, 6_600, number * 64 + turn)
+        );
+        turns.push(json!({"role": role, "content": content}));
+        if role == "user" {
+            bodies.push(
+                json!({"model": "m", "messages": turns})
+                    .to_string()
+                    .into_bytes(),
+            );
+        }
+    }
+    bodies
+}
+
+fn turns(c: &mut Criterion) {
+    let messages = messages();
+    for (name, path) in tokenizers() {
+        let (plain, tokenizer) = (plain(&path), Tokenizer::load(&path).expect("loads"));
+        let Some(template) = tokenizer.template() else {
+            continue;
+        };
+        let mut group = c.benchmark_group(format!("turn/{name}"));
+        group
+            .sample_size(10)
+            .measurement_time(Duration::from_secs(2));
+        let rendered = template
+            .render(&conversation(&messages, 0)[19])
+            .expect("rendered")
+            .text;
+        group.bench_function("plain_crate/20", |b| {
+            b.iter(|| {
+                plain
+                    .encode_fast(black_box(rendered.as_str()), false)
+                    .map(drop)
+            });
+        });
+        for turn in [2, 5, 10, 20] {
+            let mut number = 0;
+            // Turns before were prepared, this one was not.
+            let mut next = || {
+                number += 1;
+                let mut bodies = conversation(&messages, number * 100 + turn);
+                bodies.truncate(turn);
+                let last = bodies.pop().expect("a turn");
+                for body in bodies {
+                    tokenizer.encode_chat(&body).expect("ids");
+                }
+                last
+            };
+            group.bench_function(BenchmarkId::new("prepare_chat", turn), |b| {
+                b.iter_custom(|rounds| {
+                    timed(rounds.min(20), &mut next, |body| {
+                        tokenizer.encode_chat(body).map(|p| p.ids.len())
+                    }) * u32::try_from(rounds / rounds.min(20)).unwrap_or(1)
+                });
+            });
+        }
+        group.finish();
+    }
+}
+
+/// What a stranger can put into a body that is short enough for an event loop.
+fn worst(c: &mut Criterion) {
+    let messages = messages();
+    for (name, path) in tokenizers() {
+        let tokenizer = Tokenizer::load(&path).expect("loads");
+        if tokenizer.template().is_none() {
+            continue;
+        }
+        let mut group = c.benchmark_group(format!("worst/{name}"));
+        group
+            .sample_size(10)
+            .measurement_time(Duration::from_secs(1));
+        let room = (8 << 10) - 80;
+        let many = r#"{"role":"user","content":""},"#.repeat(room / 29);
+        let nested = "[".repeat(120) + &"]".repeat(120);
+        let tokens = "<|im_start|>".repeat(room / 12);
+        let bodies = [
+            ("text", chat(&text(&messages, room - 200, 3))),
+            ("one_letter", chat(&"a".repeat(room))),
+            ("marks", chat(&"a\u{301}\u{323}".repeat(room / 5))),
+            ("digits", chat(&"7".repeat(room))),
+            ("special_tokens", chat(&tokens)),
+            ("blanks", chat(&" ".repeat(room))),
+            (
+                "many_messages",
+                format!(
+                    r#"{{"model":"m","messages":[{}]}}"#,
+                    many.trim_end_matches(',')
+                )
+                .into_bytes(),
+            ),
+            (
+                "nested_lists",
+                format!(
+                    r#"{{"model":"m","messages":[{}]}}"#,
+                    vec![nested; 30].join(",")
+                )
+                .into_bytes(),
+            ),
+        ];
+        for (what, body) in bodies {
+            group.bench_function(what, |b| {
+                b.iter(|| tokenizer.encode_briefly(black_box(&body), |_| false))
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, cold, turns, worst);
+criterion_main!(benches);
