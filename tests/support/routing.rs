@@ -6,7 +6,6 @@ use bytes::Bytes;
 use http::HeaderMap;
 use sgl_edge::buckets::{Bucket, BucketResolver};
 use sgl_edge::config;
-use sgl_edge::feeds::FeedStats;
 use sgl_edge::policies::{PolicyServices, SeededDraw};
 use sgl_edge::server::ApiError;
 use sgl_edge::server::metrics::{Metrics, gauges};
@@ -15,7 +14,7 @@ use sgl_edge::server::prepare::{Counting, Prepared, prepare};
 use sgl_edge::server::routing::Routing;
 use sgl_edge::server::select::{Selection, select};
 use sgl_edge::state::{AffinityStores, EngineLoadTable};
-use sgl_edge::workers::{Members, Worker};
+use sgl_edge::workers::Worker;
 
 use super::engines::MODEL;
 use super::picks::now;

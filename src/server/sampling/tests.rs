@@ -31,7 +31,7 @@ impl Router {
 "
         );
         let config = config::parse(&yaml, "t").unwrap_or_else(|errors| panic!("{errors}"));
-        let services = PolicyServices::new(Arc::new(EngineLoadTable::default()));
+        let services = PolicyServices::new(Arc::default());
         Self {
             routing: Routing::build(Arc::new(config), &services, None).unwrap(),
             metrics: Arc::default(),
@@ -72,8 +72,7 @@ impl Router {
 
     /// The value of a series; 0 when it does not exist.
     fn series(&self, series: &str) -> u64 {
-        let text = String::from_utf8(self.metrics.render(&[]))
-        .unwrap();
+        let text = String::from_utf8(self.metrics.render(&[])).unwrap();
         let prefix = format!("sgl_router_{series} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
         line.map_or(0, |value| value.parse().unwrap())
