@@ -26,13 +26,16 @@ pub(crate) struct LoadSnapshot {
     pub(crate) prefill_busy_us: u64,
 }
 
+/// The part of `whole` that falls to rank `number` of `ranks`; all parts add up to it.
+pub(crate) fn share(whole: u64, number: u32, ranks: u32) -> u64 {
+    let (number, ranks) = (u64::from(number), u64::from(ranks.max(1)));
+    whole / ranks + u64::from(number < whole % ranks)
+}
+
 impl LoadSnapshot {
     /// The part of rank `number` of `ranks`; all parts add up to the whole.
     pub(crate) fn share(self, number: u32, ranks: u32) -> Self {
-        let part = |whole: u64| {
-            let (number, ranks) = (u64::from(number), u64::from(ranks.max(1)));
-            whole / ranks + u64::from(number < whole % ranks)
-        };
+        let part = |whole| share(whole, number, ranks);
         let small = |whole: u32| u32::try_from(part(whole.into())).unwrap_or(whole);
         Self {
             running: small(self.running),

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::engine::Shared;
 use super::error::json_response;
+use super::load::share;
 
 /// The query; `include` and `format` are accepted and have no effect.
 #[derive(Debug, Deserialize)]
@@ -43,7 +44,9 @@ pub(crate) async fn loads(
 fn rank(shared: &Shared, number: u32, ranks: u32, seconds: f64) -> Value {
     let load = shared.scheduler.load().share(number, ranks);
     let config = &shared.config;
-    let usage = load.used_tokens as f64 / config.max_total_num_tokens.max(1) as f64;
+    let capacity = share(config.max_total_num_tokens, number, ranks);
+    let most_running = share(config.max_running_requests.into(), number, ranks);
+    let usage = load.used_tokens as f64 / capacity.max(1) as f64;
     json!({
         "timestamp": seconds,
         "dp_rank": number,
@@ -54,14 +57,14 @@ fn rank(shared: &Shared, number: u32, ranks: u32, seconds: f64) -> Value {
         "num_total_tokens": load.used_tokens + load.waiting_tokens,
         "num_active_tokens": load.used_tokens,
         "num_prealloc_ready_tokens": 0,
-        "max_total_num_tokens": config.max_total_num_tokens,
-        "max_running_requests": config.max_running_requests,
+        "max_total_num_tokens": capacity,
+        "max_running_requests": most_running,
         "total_prefill_uncached_tokens": load.prefilled_tokens,
         "total_prefill_busy_us": load.prefill_busy_us,
         "token_usage": usage,
         "gen_throughput": 0.0,
         "cache_hit_rate": 0.0,
-        "utilization": f64::from(load.running) / f64::from(config.max_running_requests.max(1)),
+        "utilization": f64::from(load.running) / most_running.max(1) as f64,
         "decode_moments": null,
         "disaggregation": {"mode": config.role.disaggregation_mode()},
         "queues": {

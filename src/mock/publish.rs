@@ -18,7 +18,7 @@ use zeromq::{Endpoint, PubSocket, Socket, SocketSend, ZmqMessage};
 use super::config::{EngineConfig, Publish};
 use super::engine::Shared;
 use super::faults::Faults;
-use super::load::LoadSnapshot;
+use super::load::{LoadSnapshot, share};
 
 /// Most often while requests wait.
 const STALLED: Duration = Duration::from_millis(50);
@@ -113,7 +113,7 @@ pub(crate) async fn run(shared: Arc<Shared>, sockets: Sockets) {
         let load = shared.scheduler.load();
         let faults = shared.faults.get();
         for (rank, socket) in publishers.iter_mut().zip(&mut sockets) {
-            let report = Report::of(load.share(rank.number, ranks), &shared.config);
+            let report = report(load, &shared.config, rank.number, ranks);
             let Some(frames) = rank.next(report, &faults) else {
                 continue;
             };
@@ -141,24 +141,20 @@ pub(crate) async fn run(shared: Arc<Shared>, sockets: Sockets) {
 /// The nine numbers of a report.
 type Report = [u64; 9];
 
-trait ReportExt {
-    fn of(load: LoadSnapshot, config: &EngineConfig) -> Self;
-}
-
-impl ReportExt for Report {
-    fn of(load: LoadSnapshot, config: &EngineConfig) -> Self {
-        [
-            load.running.into(),
-            load.waiting.into(),
-            load.used_tokens,
-            config.max_total_num_tokens,
-            load.waiting_tokens,
-            load.used_tokens + load.waiting_tokens,
-            config.max_running_requests.into(),
-            load.prefilled_tokens,
-            load.prefill_busy_us,
-        ]
-    }
+/// The part of rank `number` of `ranks` in load and capacity.
+fn report(load: LoadSnapshot, config: &EngineConfig, number: u32, ranks: u32) -> Report {
+    let load = load.share(number, ranks);
+    [
+        load.running.into(),
+        load.waiting.into(),
+        load.used_tokens,
+        share(config.max_total_num_tokens, number, ranks),
+        load.waiting_tokens,
+        load.used_tokens + load.waiting_tokens,
+        share(config.max_running_requests.into(), number, ranks),
+        load.prefilled_tokens,
+        load.prefill_busy_us,
+    ]
 }
 
 /// One rank's publisher.
@@ -287,7 +283,7 @@ mod tests {
             ..Faults::default()
         };
         let bytes = sent(basic).unwrap();
-        assert_eq!((bytes[0], bytes.len()), (0x96, 19));
+        assert_eq!((bytes[0], bytes.len()), (0x96, 21));
         let truncated = Faults {
             load_truncated: true,
             ..Faults::default()

@@ -142,7 +142,7 @@ impl Rig {
 
 #[tokio::test]
 async fn the_work_of_every_rank_is_summed_and_ends_with_the_requests() {
-    let rig = Rig::new(&[3]).await;
+    let rig = Rig::new(&[2]).await;
     rig.until("the first report", |rig| rig.load(0).is_some())
         .await;
     let mut held = Vec::new();
