@@ -64,9 +64,10 @@ pub fn estimate_tokens(body_bytes: u64) -> u64 {
     (body_bytes / 4).max(1)
 }
 
-/// Size up to which a body is encoded on an event loop, bytes, by backend: both about 0.1 ms for text
-/// never seen, half a millisecond for the worst of it. Measured by `benches/tokenize.rs`.
-const BRIEF_BYTES_FAST: usize = 8 << 10;
+/// Size up to which a body is encoded on an event loop, bytes, by backend. Chosen so that the worst text
+/// of that size (one word, a heap of marks, nothing but special tokens) stays well below a millisecond;
+/// `benches/tokenize.rs`, group `worst`.
+const BRIEF_BYTES_FAST: usize = 4 << 10;
 const BRIEF_BYTES_PLAIN: usize = 512;
 
 /// One model's tokenizer with its chat template. Immutable; share it behind an `Arc`.

@@ -20,7 +20,8 @@ use crate::server::tokenize::{PromptFacts, Question, prompt_facts};
 use crate::server::{ApiError, bootstrap, forward_ids, rid, sampling, splice};
 
 /// Bodies up to this size, bytes, are read for their routing fields on the calling thread, and copied
-/// there when something is added: under half a millisecond of work. Measured by `benches/prepare.rs`.
+/// there when something is added. Chosen: a twentieth of a millisecond per pass over text, more for
+/// lists of ids; `benches/prepare.rs`.
 const INLINE_BYTES: usize = 256 << 10;
 
 /// When a prompt is counted.
