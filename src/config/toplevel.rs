@@ -157,23 +157,23 @@ fn timeouts(problems: &mut Problems, fields: &Fields<'_>) -> Option<Timeouts> {
 
 fn shutdown(problems: &mut Problems, fields: &Fields<'_>) -> Option<Shutdown> {
     let shutdown = problems.section(fields, "shutdown", &["drain", "grace"])?;
-    let drain = problems.setting(
-        &shutdown,
-        "drain",
-        |node| match duration(node)? {
-            drain if drain > LONGEST_DRAIN => Err(format!(
-                "{} is above 1800s, the longest drain allowed",
-                show_duration(drain)
-            )),
-            drain => Ok(drain),
-        },
-        secs(30),
-    );
+    let drain = problems.setting(&shutdown, "drain", drain, secs(30));
     let grace = problems.setting(&shutdown, "grace", duration, secs(60));
     Some(Shutdown {
         drain: drain?,
         grace: grace?,
     })
+}
+
+/// A pause after SIGTERM.
+pub(super) fn drain(node: &Node) -> Read<Duration> {
+    match duration(node)? {
+        drain if drain > LONGEST_DRAIN => Err(format!(
+            "{} is above 1800s, the longest drain allowed",
+            show_duration(drain)
+        )),
+        drain => Ok(drain),
+    }
 }
 
 fn health(problems: &mut Problems, fields: &Fields<'_>) -> Option<Option<Health>> {

@@ -6,9 +6,9 @@
 use serde_json::Value;
 
 use crate::config::flags::values::{
-    address, affinity_mode, conflict, count, decode_kind, filter, header, ip, label, log_format,
-    log_level, millis, policy_kind, port, positive_secs, provider, sampling, secs, session_mode,
-    text, url,
+    address, affinity_mode, conflict, count, decode_kind, drain, filter, header, ip, label,
+    log_format, log_level, millis, policy_kind, port, positive_secs, provider, sampling,
+    session_mode, text, url,
 };
 use crate::config::reader::Read;
 use crate::policies::PolicyKind;
@@ -102,7 +102,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("host", One("IP"), Other("listen"), FREE, ip, "Address of the data listener [127.0.0.1]"),
     flag("port", One("PORT"), Other("listen"), FREE, port, "Its port [30000]"),
     flag("admin-listen", One("ADDR"), Root("admin.listen"), FREE, address, "Metrics, state and reload [127.0.0.1:9090]"),
-    flag("shutdown-drain-secs", One("SECS"), Root("shutdown.drain"), FREE, secs, "After SIGTERM, serve this long while not ready, 0 to 1800 [30]"),
+    flag("shutdown-drain-secs", One("SECS"), Root("shutdown.drain"), FREE, drain, "After SIGTERM, serve this long while not ready, 0 to 1800 [30]"),
     flag("termination-grace-secs", One("SECS"), Other("shutdown.drain"), FREE, positive_secs, "When the platform kills the process; only to warn of a drain that is longer [30]"),
     flag("request-timeout-secs", One("SECS"), Root("timeouts.request"), FREE, positive_secs, "Whole answer that is not streamed [300]"),
     flag("stream-idle-timeout-secs", One("SECS"), Root("timeouts.stream_idle"), FREE, positive_secs, "Silence between two chunks [180]"),

@@ -11,7 +11,7 @@ use crate::config::reader::{At, Place, Problems, Read, short};
 use crate::config::scalars::{between, name, one_of, positive, socket, time, unsigned};
 use crate::config::tree::{self, Node, Value as Tree};
 use crate::config::types::{Conflict, LogFormat, LogLevel};
-use crate::config::{affinity, policy, sampling, units};
+use crate::config::{affinity, policy, sampling, toplevel};
 use crate::policies::PolicyKind;
 use crate::workers::EngineUrl;
 
@@ -95,11 +95,11 @@ pub(super) fn count(text: &str) -> Read<Value> {
     positive(&unquoted(text)).map(Value::from)
 }
 
-/// Seconds, zero included.
-pub(super) fn secs(text: &str) -> Read<Value> {
+/// Seconds of a drain, zero included.
+pub(super) fn drain(text: &str) -> Read<Value> {
     let seconds = unsigned(&unquoted(text))?;
     let shown = format!("{seconds}s");
-    units::duration(&shown).map(|_| Value::from(shown))
+    toplevel::drain(&unquoted(&shown)).map(|_| Value::from(shown))
 }
 
 /// Seconds above zero.

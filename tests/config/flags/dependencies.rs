@@ -102,16 +102,22 @@ fn a_flag_that_nothing_uses_is_an_error() {
 
 #[test]
 fn values_are_complained_about_before_what_does_not_fit_and_all_at_once() {
-    let found =
-        problems("--session-idle-secs 0 --sticky-idle-secs 5 --max-in-flight 0 --stable-pair");
+    let found = problems(
+        "--session-idle-secs 0 --sticky-idle-secs 5 --max-in-flight 0 --stable-pair --shutdown-drain-secs 9999 --log-level loud --override-sampling-params {\"n\":0}",
+    );
     let flags: Vec<_> = found
         .iter()
         .filter_map(|line| line.split(':').next())
         .collect();
-    assert_eq!(
-        flags,
-        ["--stable-pair", "--max-in-flight", "--session-idle-secs"]
-    );
+    let wanted = [
+        "--stable-pair",
+        "--shutdown-drain-secs",
+        "--log-level",
+        "--override-sampling-params",
+        "--max-in-flight",
+        "--session-idle-secs",
+    ];
+    assert_eq!(flags, wanted);
     let found = problems("--session-idle-secs 1 --sticky-idle-secs 5 --max-in-flight 2");
     let flags: Vec<_> = found
         .iter()
