@@ -84,7 +84,7 @@ fn the_smallest_command_line_is_two_catch_all_buckets_in_rotation() {
 #[test]
 fn every_flag_writes_its_setting() {
     let model = "/models/0";
-    let rows: [(&str, &str, Value); 24] = [
+    let rows: [(&str, &str, Value); 27] = [
         ("--host 0.0.0.0", "/listen/0", json!("0.0.0.0:30000")),
         ("--host ::1 --port 80", "/listen/0", json!("[::1]:80")),
         (
@@ -131,6 +131,17 @@ fn every_flag_writes_its_setting() {
             "/models/0/tokenizer",
             json!("conf/tokenizers/demo"),
         ),
+        (
+            "--tokenizer-path conf/tokenizers/demo",
+            "/models/0/forward_input_ids",
+            json!(true),
+        ),
+        (
+            "--tokenizer-path conf/tokenizers/demo --disable-input-ids-forwarding",
+            "/models/0/forward_input_ids",
+            Value::Null,
+        ),
+        ("", "/models/0/forward_input_ids", Value::Null),
         (
             "--cb-threshold 5",
             "/circuit_breaker",

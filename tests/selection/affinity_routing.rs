@@ -14,7 +14,7 @@ use sgl_edge::state::AffinityKind;
 
 use crate::support::engines::{MODEL, hold};
 use crate::support::picks::ids;
-use crate::support::routing::{Router, chat};
+use crate::support::routing::{Router, chat, headers};
 
 const PLAIN: [(&str, &str); 4] = [
     ("E1", "plain"),
@@ -23,16 +23,8 @@ const PLAIN: [(&str, &str); 4] = [
     ("E4", "plain"),
 ];
 
-fn with(rows: &[(&'static str, &str)]) -> HeaderMap {
-    let rows = rows.iter().map(|(name, value)| {
-        let name = http::header::HeaderName::from_static(name);
-        (name, value.parse().expect("a header value"))
-    });
-    rows.collect()
-}
-
 fn session(key: &str) -> HeaderMap {
-    with(&[("x-session-id", key)])
+    headers(&[("x-session-id", key)])
 }
 
 fn one(policy: &str) -> String {
@@ -48,7 +40,7 @@ fn reason(selection: &Selection) -> Reason {
 
 #[test]
 fn headers_are_read_only_when_some_group_needs_them() {
-    let both = with(&[("x-session-id", "s"), ("x-sgl-routing-key", "r")]);
+    let both = headers(&[("x-session-id", "s"), ("x-sgl-routing-key", "r")]);
     let rows = [
         ("{type: power_of_two}", None, None),
         ("{type: session_aware}", Some("s"), None),
@@ -79,7 +71,7 @@ fn a_group_of_one_role_switches_a_header_on_for_the_model() {
         &[("P1", "prefill"), ("D1", "decode"), ("D2", "decode")],
         buckets,
     );
-    let given = with(&[("x-tenant", "t"), ("x-sgl-routing-key", "other")]);
+    let given = headers(&[("x-tenant", "t"), ("x-sgl-routing-key", "other")]);
     let prepared = router.prepare_with(&chat(1, None), &given).expect("good");
     assert_eq!(prepared.bucket_request().routing_key, Some("t"));
 }
@@ -199,8 +191,8 @@ fn decisions_and_outcomes_are_counted_for_complete_selections_only() {
         &PLAIN,
         &one("{type: sticky, admission: {max_inflight_requests: 1}}"),
     );
-    let key = with(&[("x-sgl-routing-key", "r")]);
-    let ask = |headers: &HeaderMap| router.select_with(&chat(1, None), headers);
+    let key = headers(&[("x-sgl-routing-key", "r")]);
+    let ask = |given: &HeaderMap| router.select_with(&chat(1, None), given);
     let engine = ids(&ask(&key).expect("assigned").pick)[0].clone();
     ask(&key).expect("hit");
     ask(&HeaderMap::new()).expect("keyless");

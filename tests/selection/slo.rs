@@ -1,6 +1,5 @@
 //! Latency targets: policy-semantics §19, bucket-first form.
 
-use http::HeaderMap;
 use rand::Rng;
 use sgl_edge::buckets::{
     Bucket, BucketGroups, BucketResolver, EngineGroup, Misfit, SloEstimates, SloOrder,
@@ -11,7 +10,7 @@ use sgl_edge::server::ApiError;
 
 use crate::resolver::worked;
 use crate::support::fakes::{Answer, FakePolicy, Journal};
-use crate::support::routing::{Router, chat};
+use crate::support::routing::{Router, chat, headers};
 use crate::support::seed::rng;
 
 use SloPreference::{BestEffort, Disabled, SloFirst};
@@ -274,14 +273,6 @@ fn router(slo: &str) -> Router {
             "    slo: {slo}\n    buckets:\n      - {{id: slow, ttft_ms: 400, tokens_per_second: 30, groups: {{plain: {{worker_ids: [E1]}}}}}}\n      - {{id: swift, rank: 1, ttft_ms: 80, tokens_per_second: 60.5, groups: {{plain: {{worker_ids: [E2], policy: {{admission: {{max_inflight_requests: 1}}}}}}}}}}\n"
         ),
     )
-}
-
-fn headers(rows: &[(&'static str, &str)]) -> HeaderMap {
-    let rows = rows.iter().map(|(name, value)| {
-        let name = http::header::HeaderName::from_static(name);
-        (name, value.parse().expect("a header value"))
-    });
-    rows.collect()
 }
 
 #[test]

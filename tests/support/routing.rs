@@ -123,6 +123,15 @@ fn value_in(metrics: &Metrics, affinity: &AffinityStores, series: &str) -> u64 {
     line.map_or(0, |value| value.parse().expect("a whole number"))
 }
 
+/// Request headers.
+pub(crate) fn headers(rows: &[(&'static str, &str)]) -> HeaderMap {
+    let rows = rows.iter().map(|(name, value)| {
+        let name = http::header::HeaderName::from_static(name);
+        (name, value.parse().expect("a header value"))
+    });
+    rows.collect()
+}
+
 /// A chat of [`MODEL`] whose prompt has exactly `input` tokens.
 pub(crate) fn chat(input: usize, max_tokens: Option<u64>) -> String {
     let ids = vec!["7"; input].join(",");

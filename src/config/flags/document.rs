@@ -91,6 +91,11 @@ pub(super) fn document(values: &Values, groups: Groups) -> Value {
         }
     }
     first_byte(values, &mut root);
+    // On by default, as in sgl-router; without a tokenizer there are no ids.
+    let forwarded = values.get("disable-input-ids-forwarding").is_none();
+    if forwarded && values.get("tokenizer-path").is_some() {
+        put(&mut model, "forward_input_ids", json!(true));
+    }
     if values.get("kv-indexer-endpoint").is_some() {
         put(&mut model, "cache.provider", json!("indexer"));
     }
