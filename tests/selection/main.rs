@@ -17,6 +17,7 @@ mod buckets;
 mod counting;
 mod dispatch;
 mod explain;
+mod explain_model;
 mod forwarding;
 mod groups;
 mod groups_follow;
