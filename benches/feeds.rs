@@ -94,6 +94,7 @@ fn pick(policy: &dyn Policy, engines: &[Arc<Worker>]) -> u128 {
         token_ids: None,
         session_key: None,
         routing_key: None,
+        prefix: &sgl_edge::state::prefix::PrefixMemo::none(),
         explain: None,
     };
     let mut times: Vec<u128> = (0..2001)

@@ -13,7 +13,10 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use sgl_edge::buckets::{Bucket, BucketGroups, BucketRequest, EngineGroup, TokenLimits};
 use sgl_edge::ids::{ModelId, Stage};
 use sgl_edge::policies::{self, AdmissionLimits, PolicyParams, PolicyServices, PowerOfTwoParams};
+use sgl_edge::state::prefix::PrefixMemo;
 use sgl_edge::workers::{BreakerParams, EngineUrl, WorkerRegistry, WorkerSpec};
+
+static NO_PREFIX: PrefixMemo<'static> = PrefixMemo::none();
 
 fn registry(engines: usize) -> WorkerRegistry {
     let specs = (0..engines).map(|n| WorkerSpec {
@@ -60,6 +63,7 @@ fn pick(c: &mut Criterion) {
                     token_ids: None,
                     session_key: Some("0f8fad5b-d9cb-469f-a165-70867728950e"),
                     routing_key: None,
+                    prefix: &NO_PREFIX,
                     explain: None,
                 };
                 let id = BenchmarkId::new(format!("{}/{label}", params.kind()), engines);

@@ -19,6 +19,7 @@ pub use slo::{SloEstimates, SloOrder, SloPreference, SloTargets};
 use crate::ids::{BucketId, ModelId, Stage};
 use crate::policies::explain::Explanation;
 use crate::policies::{Pick, PickError, PickRequest};
+use crate::state::prefix::PrefixMemo;
 use crate::workers::WorkerRegistry;
 
 /// Length limits of a bucket, tokens. Every bound is inclusive; an absent bound always holds.
@@ -141,6 +142,8 @@ pub struct BucketRequest<'a> {
     pub session_key: Option<&'a str>,
     /// Routing-key header value.
     pub routing_key: Option<&'a str>,
+    /// The request's prefix lookups, shared by all its bucket attempts.
+    pub prefix: &'a PrefixMemo<'a>,
     /// Where to write down what is seen, for a request that is only explained.
     pub explain: Option<&'a Explanation>,
 }
@@ -301,6 +304,7 @@ impl Bucket {
             token_ids: request.token_ids,
             session_key: request.session_key,
             routing_key: request.routing_key,
+            prefix: request.prefix,
             explain: request.explain,
         };
         group

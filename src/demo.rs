@@ -4,16 +4,18 @@
 //! all inside this process on free loopback ports; each model has buckets of three lengths. The
 //! configuration is an ordinary file's text, so what the demo shows is what a file does.
 
+pub mod tokenizer;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::config;
-use crate::mock::{self, EngineConfig, Role};
+use crate::mock::{self, EngineConfig, MockTokenizer, Role};
 use crate::policies::PolicyServices;
 use crate::server::reload;
 use crate::server::routing::Routing;
@@ -49,6 +51,9 @@ pub struct Demo {
     engines: Vec<DemoEngine>,
 }
 
+/// Tokens per page of the engines' caches: small, so that short chats show something.
+const PAGE: u32 = 16;
+
 /// Id, model and role of every engine.
 const FLEET: [(&str, &str, Role); 8] = [
     ("demo-1", "demo", Role::Plain),
@@ -67,10 +72,11 @@ impl Demo {
     /// # Errors
     /// An engine cannot listen.
     pub fn start(args: &DemoArgs) -> Result<Self, String> {
+        let tokenizer = tokenizer::load(&find(&args.tokenizer))?;
         let (started, wait) = mpsc::channel();
         let thread = std::thread::Builder::new().name("demo-fleet".to_owned());
         thread
-            .spawn(move || run_fleet(&started))
+            .spawn(move || run_fleet(&started, &tokenizer))
             .map_err(|error| error.to_string())?;
         let engines = wait
             .recv()
@@ -100,18 +106,19 @@ impl Demo {
     #[must_use]
     pub fn configuration(&self) -> String {
         let plain =
-            |id: &str, max: Option<u64>, context: Option<u64>, members: Value, policy: &str| {
+            |id: &str, max: Option<u64>, context: Option<u64>, members: Value, policy: Value| {
                 json!({
                     "id": id, "limits": {"min": 0, "max": max}, "max_context_tokens": context,
-                    "groups": {"plain": {"worker_ids": members, "policy": {"type": policy}}},
+                    "groups": {"plain": {"worker_ids": members, "policy": policy}},
                 })
             };
+        let cache_aware = json!({"type": "cache_aware", "min_matched_tokens": PAGE});
         let pd = |id: &str, max: Option<u64>, context: Option<u64>, members: [Value; 2]| {
             let [prefill, decode] = members;
             json!({
                 "id": id, "limits": {"min": 0, "max": max}, "max_context_tokens": context,
                 "groups": {"pd": {
-                    "prefill": {"worker_ids": prefill, "policy": {"type": "round_robin"}},
+                    "prefill": {"worker_ids": prefill, "policy": cache_aware},
                     "decode": {"worker_ids": decode, "policy": {"type": "power_of_two"}},
                 }},
             })
@@ -123,9 +130,9 @@ impl Demo {
             "shutdown": {"drain": "0s", "grace": "5s"},
             "models": [
                 self.model("demo", &[
-                    plain("short", Some(256), Some(2048), json!(["demo-1", "demo-2"]), "power_of_two"),
-                    plain("medium", Some(4096), Some(8192), json!(["demo-3"]), "round_robin"),
-                    plain("long", None, None, json!(["demo-4"]), "random"),
+                    plain("short", Some(256), Some(2048), json!(["demo-1", "demo-2"]), cache_aware.clone()),
+                    plain("medium", Some(4096), Some(8192), json!(["demo-3"]), json!({"type": "round_robin"})),
+                    plain("long", None, None, json!(["demo-4"]), json!({"type": "random"})),
                 ]),
                 self.model("demo-pd", &[
                     pd("pd-short", Some(256), Some(2048), [json!(["prefill-1"]), json!(["decode-1"])]),
@@ -202,7 +209,7 @@ fn find(path: &Path) -> PathBuf {
 
 type Started = Result<Vec<DemoEngine>, String>;
 
-fn run_fleet(started: &mpsc::Sender<Started>) {
+fn run_fleet(started: &mpsc::Sender<Started>, tokenizer: &Arc<dyn MockTokenizer>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -218,7 +225,7 @@ fn run_fleet(started: &mpsc::Sender<Started>) {
     runtime.block_on(async {
         let mut running = Vec::new();
         for (id, model, role) in FLEET {
-            match mock::start(engine_config(id, model, role)).await {
+            match mock::start(engine_config(id, model, role, tokenizer)).await {
                 Ok(engine) => running.push((engine, model, role)),
                 Err(error) => {
                     let _ = started.send(Err(format!("{id}: {error}")));
@@ -238,7 +245,14 @@ fn run_fleet(started: &mpsc::Sender<Started>) {
     });
 }
 
-fn engine_config(id: &str, model: &str, role: Role) -> EngineConfig {
+fn engine_config(
+    id: &str,
+    model: &str,
+    role: Role,
+    tokenizer: &Arc<dyn MockTokenizer>,
+) -> EngineConfig {
+    // A decode engine gets its cache from prefill engines and announces nothing.
+    let port = (role != Role::Decode).then_some(0);
     EngineConfig {
         name: id.to_owned(),
         model: model.to_owned(),
@@ -247,6 +261,11 @@ fn engine_config(id: &str, model: &str, role: Role) -> EngineConfig {
         reply_tokens: 64,
         ttft: Duration::from_millis(20),
         token_interval: Duration::from_millis(10),
+        page_size: PAGE,
+        kv_port: port,
+        kv_replay_port: port,
+        cache_report: true,
+        tokenizer: Some(Arc::clone(tokenizer)),
         ..EngineConfig::default()
     }
 }

@@ -6,11 +6,13 @@
 //!   load_stat ----- a load report, over ZMQ or HTTP
 //!   loads --------- the load feeds of a fleet
 //!   thread -------- where they run, off the threads that serve requests
+//!   kv_events ----- who stores and evicts which blocks, into the prefix index
 //! ```
 //!
 //! The router only ever connects, and only to addresses that an engine or the file named. Nothing
 //! here decides anything: a feed turns bytes into state and says how well it is doing.
 
+pub mod kv_events;
 pub mod load_stat;
 mod loads;
 mod stats;

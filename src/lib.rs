@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   ids                       names of things; knows nothing
+//!   kv                        how engines name and announce cached blocks; knows nothing
 //!    |---- workers            who exists, and who is well
 //!    |---- state              what was observed: loads (bindings and prefixes to come)
 //!    |        |---- feeds   what engines publish, turned into state
@@ -24,6 +25,8 @@ pub mod config;
 pub mod demo;
 pub mod feeds;
 pub mod ids;
+pub mod indexer;
+pub mod kv;
 pub mod logging;
 pub mod mock;
 pub mod policies;

@@ -50,7 +50,7 @@ pub struct WorkerSpec {
 #[derive(Debug)]
 pub struct Worker {
     spec: WorkerSpec,
-    authority: String,
+    origin: Arc<str>,
     address: ArcSwapOption<SocketAddr>,
     inflight: Arc<Inflight>,
     healthy: Arc<AtomicBool>,
@@ -66,7 +66,7 @@ impl Worker {
     pub fn new(spec: WorkerSpec, breaker: Option<BreakerParams>) -> Self {
         let address = spec.url.ip().map(|ip| (ip, spec.url.port()).into());
         Self {
-            authority: spec.url.authority(),
+            origin: spec.url.to_string().into(),
             address: ArcSwapOption::from_pointee(address),
             spec,
             inflight: Arc::default(),
@@ -126,7 +126,13 @@ impl Worker {
     /// `HOST:PORT`, as in its `Host` header.
     #[must_use]
     pub fn authority(&self) -> &str {
-        &self.authority
+        self.origin.strip_prefix("http://").unwrap_or(&self.origin)
+    }
+
+    /// `http://HOST:PORT`: the name under which prefix indexes know it.
+    #[must_use]
+    pub const fn origin(&self) -> &Arc<str> {
+        &self.origin
     }
 
     /// The model it serves.

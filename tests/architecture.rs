@@ -13,15 +13,17 @@ mod words;
 use words::{Word, words};
 
 /// Each module of the crate and the modules that it may name through `crate::`.
-const MAY_NAME: [(&str, &[&str]); 13] = [
+const MAY_NAME: [(&str, &[&str]); 15] = [
     ("ids", &[]),
+    ("kv", &[]),
     ("workers", &["ids"]),
-    ("state", &["ids"]),
-    ("feeds", &["ids", "workers", "state"]),
+    ("state", &["ids", "kv"]),
+    ("feeds", &["ids", "kv", "workers", "state"]),
+    ("indexer", &["kv", "state"]),
     ("tokenizer", &[]),
-    ("mock", &[]),
+    ("mock", &["kv"]),
     ("policies", &["ids", "workers", "state"]),
-    ("buckets", &["ids", "workers", "policies"]),
+    ("buckets", &["ids", "workers", "state", "policies"]),
     ("config", &["ids", "workers", "policies"]),
     (
         "server",
@@ -34,6 +36,9 @@ const MAY_NAME: [(&str, &[&str]); 13] = [
             "buckets",
             "config",
             "tokenizer",
+            "kv",
+            "feeds",
+            "indexer",
         ],
     ),
     (
@@ -41,7 +46,10 @@ const MAY_NAME: [(&str, &[&str]); 13] = [
         &["ids", "workers", "feeds", "buckets", "config", "server"],
     ),
     ("logging", &["config"]),
-    ("demo", &["config", "mock", "policies", "server"]),
+    (
+        "demo",
+        &["config", "mock", "policies", "server", "tokenizer"],
+    ),
 ];
 
 /// Roots of programs; they may name every module of the library.
@@ -197,7 +205,6 @@ src/workers.rs     | use crate::{buckets::X, ids};             | name `buckets`
 src/policies/mod.rs | use super::buckets::Bucket;              | name `buckets`
 src/policies/x.rs  | pub(crate) use crate::server;             | name `server`
 src/buckets.rs     | use crate::config;                        | name `config`
-src/buckets/x.rs   | use crate::state::LoadSnapshot;           | name `state`
 src/config/x.rs    | use crate::buckets::*;                    | name `buckets`
 src/tokenizer.rs   | use crate::ids::ModelId;                  | name `ids`
 src/mock/x.rs      | use crate::ids::ModelId;                  | name `ids`

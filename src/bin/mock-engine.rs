@@ -4,11 +4,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use sgl_edge::mock::{self, Engine, EngineConfig, Faults, Publish, Role, parse_duration};
+use sgl_edge::demo::tokenizer;
+use sgl_edge::mock::{self, Engine, EngineConfig, Faults, Role, parse_duration};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Serves one or several mock SGLang engines.
@@ -60,25 +62,43 @@ struct Arguments {
     /// Longest prompt, tokens.
     #[arg(long, value_name = "N", default_value_t = 131_072)]
     context_length: u32,
+    /// Publish KV events of rank 0 on this port; of several engines, each has its ranks after the
+    /// one before. 0 = free.
+    #[arg(long, value_name = "PORT")]
+    kv_port: Option<u16>,
+    /// Offer a replay of KV events likewise.
+    #[arg(long, value_name = "PORT", requires = "kv_port")]
+    kv_replay_port: Option<u16>,
+    /// Topic of KV events.
+    #[arg(long, default_value = "")]
+    kv_topic: String,
+    /// Data-parallel ranks, each with a cache of its own.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    dp_size: u16,
+    /// Tokens per page of the cache.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    page_size: u32,
+    /// KV capacity of a rank, tokens.
+    #[arg(long, value_name = "N", default_value_t = 1_048_576)]
+    max_total_tokens: u64,
+    /// Hash pairs of tokens, like an engine that speculates with EAGLE.
+    #[arg(long)]
+    eagle: bool,
+    /// Report cached tokens in usage.
+    #[arg(long)]
+    enable_cache_report: bool,
+    /// Count and cache prompts with this tokenizer (directory or tokenizer.json).
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
     /// Announce HTTP/2 with prior knowledge in /server_info.
     #[arg(long)]
     enable_http2: bool,
     /// Demand this bearer everywhere but on health, readiness and metrics, like a real engine.
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// Publish load reports over ZMQ.
-    #[arg(long)]
-    publish: bool,
-    /// Port of the KV events of rank 0; of several engines, the first of consecutive ranges. 0 =
-    /// free.
-    #[arg(long, value_name = "PORT", default_value_t = 0, requires = "publish")]
-    events_port: u16,
-    /// The same for load reports.
-    #[arg(long, value_name = "PORT", default_value_t = 0, requires = "publish")]
-    load_port: u16,
-    /// Ranks that publish, on consecutive ports.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "publish", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    ranks: u16,
+    /// Publish load reports likewise.
+    #[arg(long, value_name = "PORT", requires = "kv_port")]
+    load_port: Option<u16>,
     /// Do not keep requests; for load tests.
     #[arg(long)]
     no_record: bool,
@@ -100,6 +120,8 @@ impl Arguments {
                 .ok_or_else(|| format!("fault `{fault}`: expected KEY=VALUE"))?;
             faults.set_text(key, value)?;
         }
+        let tokenizer = self.tokenizer.as_deref().map(tokenizer::load);
+        let tokenizer = tokenizer.transpose()?;
         let mut engines = Vec::new();
         for address in &self.listen {
             for offset in 0..self.count {
@@ -109,7 +131,10 @@ impl Arguments {
                 engines.push(EngineConfig {
                     listen,
                     bootstrap_port: self.bootstrap_port(nth)?,
-                    publish: self.published(nth)?,
+                    kv_port: self.rank_port(self.kv_port, nth)?,
+                    kv_replay_port: self.rank_port(self.kv_replay_port, nth)?,
+                    load_port: self.rank_port(self.load_port, nth)?,
+                    tokenizer: tokenizer.clone(),
                     faults: faults.clone(),
                     ..self.common()
                 });
@@ -130,16 +155,11 @@ impl Arguments {
         }
     }
 
-    fn published(&self, nth: u16) -> Result<Option<Publish>, String> {
-        if !self.publish {
-            return Ok(None);
-        }
-        let offset = nth.checked_mul(self.ranks).ok_or("too many ports")?;
-        Ok(Some(Publish {
-            events_port: nth_port(self.events_port, offset)?,
-            load_port: nth_port(self.load_port, offset)?,
-            ranks: self.ranks,
-        }))
+    /// The first port of the ranks of the `nth` engine.
+    fn rank_port(&self, first: Option<u16>, nth: u16) -> Result<Option<u16>, String> {
+        first
+            .map(|first| nth_port(first, nth.saturating_mul(self.dp_size)))
+            .transpose()
     }
 
     fn common(&self) -> EngineConfig {
@@ -156,6 +176,12 @@ impl Arguments {
             max_running_requests: self.max_running_requests,
             max_queued_requests: self.max_queued_requests,
             context_length: self.context_length,
+            kv_topic: self.kv_topic.clone(),
+            kv_ranks: self.dp_size,
+            page_size: self.page_size,
+            max_total_num_tokens: self.max_total_tokens,
+            bigram: self.eagle,
+            cache_report: self.enable_cache_report,
             enable_http2: self.enable_http2,
             api_key: self.api_key.clone(),
             record: !self.no_record,

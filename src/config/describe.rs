@@ -6,11 +6,11 @@
 use std::fmt::Write as _;
 
 use crate::config::types::{
-    Affinity, Bucket, Config, Group, Groups, KvEvents, Model, Sampling, Slo,
+    Affinity, Bucket, Cache, Config, Group, Groups, KvEvents, Model, Sampling, Slo,
 };
 use crate::config::units::show_duration;
 use crate::ids::Stage;
-use crate::policies::{AdmissionLimits, PolicyParams};
+use crate::policies::{AdmissionLimits, CacheAwareParams, PolicyKind, PolicyParams};
 
 /// `config` as text: models, buckets in resolution order, groups, policies, then warnings.
 #[must_use]
@@ -49,6 +49,7 @@ fn describe_model(lines: &mut Vec<String>, model: &Model) {
     lines.extend(sampling(&model.sampling));
     lines.extend(affinity(model));
     lines.extend(slo(model.slo));
+    lines.extend(cache(&model.cache));
     lines.extend(kv_events(&model.kv_events));
     if let Some(file) = &model.engines_file {
         lines.push(format!("  engines of the file {}", file.display()));
@@ -105,6 +106,19 @@ fn affinity(model: &Model) -> Option<String> {
 fn slo(slo: Slo) -> Option<String> {
     let (ttft, tps) = (slo.ttft.as_str(), slo.tps.as_str());
     (slo != Slo::default()).then(|| format!("  slo: ttft {ttft}, tps {tps}"))
+}
+
+/// The remote index; `None` for the local one.
+fn cache(setting: &Cache) -> Option<String> {
+    let Cache::Indexer(indexer) = setting else {
+        return None;
+    };
+    Some(format!(
+        "  prefixes from {}, at most {} queries at once, {} each",
+        indexer.endpoint,
+        indexer.query_max_inflight,
+        show_duration(indexer.query_timeout)
+    ))
 }
 
 /// Where events and reports come from; `None` for the default.
@@ -188,6 +202,7 @@ fn policy(params: &PolicyParams) -> String {
             let fallback = tuning.fallback.params().kind();
             format!("{} (fallback {fallback})", params.kind())
         }
+        PolicyParams::CacheAware(tuning) => cache_aware(tuning),
     }
 }
 
@@ -210,5 +225,21 @@ fn admission(limits: &AdmissionLimits) -> String {
         "no caps".to_owned()
     } else {
         caps.join(", ")
+    }
+}
+
+/// The type, and every knob that is not at its default.
+fn cache_aware(tuning: &CacheAwareParams) -> String {
+    let shown = tuning.settings();
+    let default = CacheAwareParams::default().settings();
+    let changed: Vec<String> = shown
+        .into_iter()
+        .zip(default)
+        .filter(|(shown, default)| shown != default)
+        .map(|((name, value), _)| format!("{name} {value}"))
+        .collect();
+    match changed.is_empty() {
+        true => PolicyKind::CacheAware.to_string(),
+        false => format!("{} ({})", PolicyKind::CacheAware, changed.join(", ")),
     }
 }

@@ -4,8 +4,7 @@
 //!   text ── tree ── toplevel ─┬─ listeners                        Config ── describe
 //!          (lines)            └─ models ─┬─ engines               + warnings
 //!                                        ├─ buckets ── policy
-//!                                        ├─ affinity, sampling, kv_events
-//!                                        └─ unbuilt
+//!                                        └─ affinity, sampling, kv_events, cache
 //!
 //!   used by all: reader (keys, problems), scalars, units, dropped (names with a past)
 //! ```
@@ -23,6 +22,8 @@
 mod affinity;
 mod buckets;
 mod builder;
+mod cache;
+mod cache_aware;
 mod describe;
 mod dropped;
 mod engines;
@@ -39,7 +40,6 @@ mod schema;
 mod toplevel;
 mod tree;
 mod types;
-mod unbuilt;
 mod units;
 mod warnings;
 mod write;
@@ -53,9 +53,9 @@ pub use error::{ConfigError, ConfigErrors};
 pub use flags::{Flags, Translated};
 pub use schema::schema;
 pub use types::{
-    Admin, Affinity, AffinityKeys, Allowed, Auth, Bucket, Config, Conflict, Group, Groups, Health,
-    KvEvents, Limits, Log, LogFormat, LogLevel, Model, Number, Sampling, SamplingParam, Shutdown,
-    Slo, SloMode, Timeouts,
+    Admin, Affinity, AffinityKeys, Allowed, Auth, Bucket, Cache, Config, Conflict, Group, Groups,
+    Health, Indexer, KvEvents, Limits, Log, LogFormat, LogLevel, Model, Number, Sampling,
+    SamplingParam, Shutdown, Slo, SloMode, Timeouts,
 };
 pub use write::to_yaml;
 

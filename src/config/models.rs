@@ -10,7 +10,7 @@ use crate::config::reader::{At, Fields, Place, Problems};
 use crate::config::scalars::{boolean, name, one_of, path, time};
 use crate::config::tree::Node;
 use crate::config::types::{Model, Slo, SloMode};
-use crate::config::{affinity, buckets, engines, kv_events, sampling, unbuilt};
+use crate::config::{affinity, buckets, cache, engines, kv_events, sampling};
 use crate::ids::{ModelId, WorkerId};
 
 const KEYS: [&str; 12] = [
@@ -85,12 +85,12 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
     // Where the id is unusable, engines are still read, for their own problems.
     let model_id = ModelId::from(id.clone().unwrap_or_default());
     let engines = engines::engines(problems, &fields, &model_id, taken);
-    unbuilt::model_settings(problems, &fields);
     // The engines of a file come and go: no id can be called unknown.
     let listed = engines.as_ref().filter(|engines| engines.file.is_none());
     let list = listed.map(|engines| engines.list.as_slice());
     let kv_events = kv_events::kv_events(problems, &fields, list);
     let poll = poll(problems, &fields);
+    let cache = cache::cache(problems, &fields);
     let slo = slo(problems, &fields);
     let buckets = buckets::buckets(problems, &fields);
     let affinity = affinity::affinity(problems, &fields, buckets.as_deref());
@@ -107,6 +107,7 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
         engines: engines.list,
         engines_file: engines.file,
         engine_api_key_file: engines.api_key_file,
+        cache: cache?,
         kv_events: kv_events?,
         load_poll_interval: poll?,
         buckets: buckets?,

@@ -4,7 +4,8 @@
 //! wrong value is reported whatever the type is. Types the program does not have yet are refused
 //! by name. Ranges: policy-semantics §16 and §20.
 
-use crate::config::reader::{At, Fields, Place, Problems, Read, short};
+use crate::config::cache_aware;
+use crate::config::reader::{At, Fields, Problems, Read, short};
 use crate::config::scalars::{alternatives, boolean, positive, real, string, unsigned};
 use crate::config::tree::Node;
 use crate::ids::Stage;
@@ -40,9 +41,10 @@ pub(super) fn policy(
 ) -> Option<(PolicyParams, AdmissionLimits)> {
     let fields = problems.section(group, "policy", &KEYS)?;
     let kind = problems.setting(&fields, "type", kind, PolicyKind::PowerOfTwo);
-    tuning(problems, &fields, kind);
+    let sound = tuning(problems, &fields, kind);
     let admission = admission(problems, &fields);
-    Some((params(problems, &fields, kind?, stage)?, admission?))
+    let params = params(problems, &fields, kind?, stage, sound)?;
+    Some((params, admission?))
 }
 
 /// The type with this label; a dropped one is refused with its replacement.
@@ -64,12 +66,14 @@ pub(super) fn kind(node: &Node) -> Read<PolicyKind> {
     })
 }
 
-/// The parameters of a kind that the program has; the others are refused.
+/// The parameters of a kind that the program has; the others are refused. `sound` says that the
+/// tuning keys hold nothing wrong.
 fn params(
     problems: &mut Problems,
     fields: &Fields<'_>,
     kind: PolicyKind,
     stage: Stage,
+    sound: bool,
 ) -> Option<PolicyParams> {
     match kind {
         PolicyKind::RoundRobin => Some(PolicyParams::RoundRobin),
@@ -90,10 +94,10 @@ fn params(
             problems.add(&fields.place_of("type"), problem);
             None
         }
-        PolicyKind::CacheAware => {
-            problems.unsupported(&fields.place_of("type"), &format!("policy {kind}"));
-            None
-        }
+        PolicyKind::CacheAware => sound
+            .then(|| cache_aware::params(problems, fields))
+            .flatten()
+            .map(PolicyParams::CacheAware),
     }
 }
 
@@ -120,7 +124,8 @@ pub(super) fn owner(key: &str) -> Option<PolicyKind> {
 
 /// Checks the value of every tuning key, then whether the type reads it, then what must fit
 /// together. Order: policy-semantics §20, "Check value errors before policy-dependency errors".
-fn tuning(problems: &mut Problems, fields: &Fields<'_>, kind: Option<PolicyKind>) {
+/// True when nothing was wrong.
+fn tuning(problems: &mut Problems, fields: &Fields<'_>, kind: Option<PolicyKind>) -> bool {
     let before = problems.count();
     for (key, at) in fields.iter() {
         let Some(owner) = owner(key).filter(|_| KEYS.contains(&key)) else {
@@ -139,8 +144,9 @@ fn tuning(problems: &mut Problems, fields: &Fields<'_>, kind: Option<PolicyKind>
         }
     }
     if kind == Some(PolicyKind::CacheAware) && problems.count() == before {
-        together(problems, fields);
+        cache_aware::together(problems, fields);
     }
+    problems.count() == before
 }
 
 /// Whether the value of one tuning key is in range.
@@ -181,47 +187,6 @@ fn fallback(node: &Node) -> Read<StickyFallback> {
             alternatives(&labels)
         )
     })
-}
-
-/// Pairs of `cache_aware` keys. Defaults: policy-semantics §16.
-fn together(problems: &mut Problems, fields: &Fields<'_>) {
-    let mut number = |key, default| {
-        problems
-            .optional(fields, key, positive)
-            .flatten()
-            .or(default)
-    };
-    let least = number("candidate_min_workers", Some(8));
-    let most = number("candidate_max_workers", Some(32));
-    let floor = number("saturation_queue_floor", None);
-    let limit = number("worker_queue_limit", None);
-    let place = |keys: [&str; 2]| -> Place {
-        let set = keys.into_iter().find(|key| fields.get(key).is_some());
-        fields.place_of(set.unwrap_or(keys[0]))
-    };
-    if let (Some(least), Some(most)) = (least, most)
-        && least > most
-    {
-        let problem =
-            format!("candidate_min_workers {least} is above candidate_max_workers {most}");
-        problems.add(
-            &place(["candidate_min_workers", "candidate_max_workers"]),
-            problem,
-        );
-    }
-    if let Some(floor) = floor {
-        let at = fields.place_of("saturation_queue_floor");
-        match limit {
-            None => problems.add(&at, "needs `worker_queue_limit`"),
-            Some(limit) if floor > limit => {
-                problems.add(
-                    &at,
-                    format_args!("{floor} is above worker_queue_limit {limit}"),
-                );
-            }
-            Some(_) => {}
-        }
-    }
 }
 
 fn admission(problems: &mut Problems, policy: &Fields<'_>) -> Option<AdmissionLimits> {

@@ -20,7 +20,7 @@ pub use sampling::{Allowed, Conflict, Number, Sampling, SamplingParam};
 use crate::config::ConfigError;
 use crate::ids::{BucketId, ModelId, WorkerId};
 use crate::policies::{AdmissionLimits, PolicyParams, Requirements};
-use crate::workers::{BreakerParams, WorkerSpec};
+use crate::workers::{BreakerParams, EngineUrl, WorkerSpec};
 
 /// One whole file.
 #[derive(Debug, Clone, PartialEq)]
@@ -203,6 +203,27 @@ impl LogFormat {
     }
 }
 
+/// Where a model's prefix matches come from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Cache {
+    /// The index that this process keeps from the engines' KV events.
+    #[default]
+    RadixTree,
+    /// A remote indexer.
+    Indexer(Indexer),
+}
+
+/// A remote prefix indexer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Indexer {
+    /// Where it listens.
+    pub endpoint: EngineUrl,
+    /// For one query, above zero. Default 100 ms.
+    pub query_timeout: Duration,
+    /// Queries of this process at the same time, at least 1. Default 32.
+    pub query_max_inflight: usize,
+}
+
 /// One served model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
@@ -228,6 +249,8 @@ pub struct Model {
     /// File with the key that the engines demand of the router's own calls (health, `/server_info`,
     /// aborts, admin calls); clients' requests carry their own.
     pub engine_api_key_file: Option<PathBuf>,
+    /// Where prefix matches come from. Default: the local index.
+    pub cache: Cache,
     /// Where events and load reports of its engines come from. Default: each engine says.
     pub kv_events: KvEvents,
     /// From one question to the next, for engines that publish no load reports, at least 50 ms;
@@ -281,6 +304,10 @@ impl Bucket {
 }
 
 /// The groups of one bucket; never a lone prefill or decode group.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a handful of them per configuration"
+)]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Groups {
     /// One engine does everything.

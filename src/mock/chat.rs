@@ -206,7 +206,7 @@ fn accept(
         ));
     }
     let config = &arrival.shared.config;
-    let chat = ChatRequest::parse(body, config.context_length)?;
+    let chat = ChatRequest::parse(body, config.context_length, config.tokenizer.as_deref())?;
     if config.role != Role::Plain && chat.bootstrap.is_none() {
         return Err(EngineError::bad_request(
             "Disaggregated request received without bootstrap room id",

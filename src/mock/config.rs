@@ -5,9 +5,12 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::faults::Faults;
+use super::indexer::IndexerHandle;
+use super::kv::MockTokenizer;
 
 /// The part an engine plays in a deployment; `disaggregation_mode` of `/server_info`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,10 +99,27 @@ pub struct EngineConfig {
     pub max_queued_requests: Option<u32>,
     /// Longest prompt, tokens; a longer one is refused with 400.
     pub context_length: u32,
-    /// KV capacity reported, tokens.
+    /// KV capacity, tokens, per rank.
     pub max_total_num_tokens: u64,
-    /// Page size reported, tokens.
+    /// Page size of the cache, tokens, above 0.
     pub page_size: u32,
+    /// Port of the KV event publisher of rank 0 on the IP of `listen`, the other ranks follow; port
+    /// 0 takes a free one (one rank only). `None` publishes nothing.
+    pub kv_port: Option<u16>,
+    /// Port of the replay socket of rank 0, likewise; `None` offers no replay.
+    pub kv_replay_port: Option<u16>,
+    /// Topic of KV events.
+    pub kv_topic: String,
+    /// Data-parallel ranks, each with a cache of its own; requests take turns.
+    pub kv_ranks: u16,
+    /// Hash pairs of tokens, as engines of the EAGLE family do.
+    pub bigram: bool,
+    /// Report cached tokens in `usage`, like `--enable-cache-report`.
+    pub cache_report: bool,
+    /// An indexer of this process that learns what the engine stores and evicts.
+    pub indexer: Option<IndexerHandle>,
+    /// The tokenizer of the model; without one, four bytes of text are a token.
+    pub tokenizer: Option<Arc<dyn MockTokenizer>>,
     /// Announce HTTP/2 with prior knowledge in `/server_info`; it is spoken either way.
     pub enable_http2: bool,
     /// Demand this bearer everywhere but on `/health…`, `/ready` and `/metrics`, as a real engine
@@ -107,31 +127,11 @@ pub struct EngineConfig {
     pub api_key: Option<String>,
     /// Keep the last requests with their bodies. `false` for load tests.
     pub record: bool,
-    /// Publish load reports over ZMQ, as `--load-publish-endpoint` makes a real engine do.
-    pub publish: Option<Publish>,
+    /// Port of the load reports of rank 0, as `--load-publish-endpoint` makes a real engine send;
+    /// needs `kv_port`; port 0 takes free ones.
+    pub load_port: Option<u16>,
     /// Faults that are on from the start.
     pub faults: Faults,
-}
-
-/// What an engine publishes over ZMQ, on the IP of `listen`; port 0 takes free ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Publish {
-    /// KV events of rank 0.
-    pub events_port: u16,
-    /// Load reports of rank 0.
-    pub load_port: u16,
-    /// Ranks that share the engine's work, on consecutive ports, at least 1.
-    pub ranks: u16,
-}
-
-impl Default for Publish {
-    fn default() -> Self {
-        Self {
-            events_port: 0,
-            load_port: 0,
-            ranks: 1,
-        }
-    }
 }
 
 impl Default for EngineConfig {
@@ -153,10 +153,18 @@ impl Default for EngineConfig {
             context_length: 131_072,
             max_total_num_tokens: 1_048_576,
             page_size: 64,
+            kv_port: None,
+            kv_replay_port: None,
+            kv_topic: String::new(),
+            kv_ranks: 1,
+            bigram: false,
+            cache_report: false,
+            indexer: None,
+            tokenizer: None,
             enable_http2: false,
             api_key: None,
             record: true,
-            publish: None,
+            load_port: None,
             faults: Faults::default(),
         }
     }

@@ -21,12 +21,16 @@ use super::stats::Stats;
 /// * `GET /mock/stats` — the counters.
 /// * `GET /mock/requests?last=N` — recorded requests, oldest first; default 16.
 /// * `POST /mock/reset` — no faults, counters at zero, records forgotten.
+/// * `POST /mock/kv/restart` — cache and event publisher begin anew, on the same connections.
+/// * `POST /mock/kv/reset` — the publisher sends the reset mark (sequence -1).
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/mock/faults", get(faults).post(set_faults))
         .route("/mock/stats", get(stats))
         .route("/mock/requests", get(requests))
         .route("/mock/reset", post(reset))
+        .route("/mock/kv/restart", post(kv_restart))
+        .route("/mock/kv/reset", post(kv_reset))
 }
 
 async fn faults(State(shared): State<Arc<Shared>>) -> Json<Faults> {
@@ -62,5 +66,15 @@ async fn requests(State(shared): State<Arc<Shared>>, Query(query): Query<Last>) 
 async fn reset(State(shared): State<Arc<Shared>>) -> StatusCode {
     shared.reset();
     shared.faults.settled().await;
+    StatusCode::OK
+}
+
+async fn kv_restart(State(shared): State<Arc<Shared>>) -> StatusCode {
+    shared.kv.restart();
+    StatusCode::OK
+}
+
+async fn kv_reset(State(shared): State<Arc<Shared>>) -> StatusCode {
+    shared.kv.send_reset();
     StatusCode::OK
 }

@@ -19,11 +19,12 @@ use tokio::task::JoinHandle;
 use super::config::{EngineConfig, Role};
 use super::conn::ConnectionTable;
 use super::faults::{Faults, FaultsHandle};
+use super::kv::KvCaches;
 use super::listener::{ConnectionInfo, MockListener, reap_idle};
 use super::live::LiveRequests;
 use super::load::Scheduler;
 use super::pd::{self, Rooms};
-use super::publish::{self, Published, Sockets};
+use super::publish::{self, Sockets};
 use super::record::{RecordedRequest, Recorder};
 use super::stats::{Stats, StatsTable};
 use super::{chat, control, info, loads};
@@ -40,18 +41,20 @@ pub(crate) struct Shared {
     pub(crate) recorder: Recorder,
     pub(crate) live: Arc<LiveRequests>,
     pub(crate) scheduler: Arc<Scheduler>,
+    pub(crate) kv: KvCaches,
     pub(crate) rooms: Arc<Rooms>,
-    /// Where it publishes, if it does.
-    pub(crate) published: Option<Published>,
+    /// Port of the load reports of rank 0, if it publishes them.
+    pub(crate) load_port: Option<u16>,
     rng: Mutex<StdRng>,
 }
 
 impl Shared {
     fn new(
         config: EngineConfig,
-        published: Option<Published>,
+        load_port: Option<u16>,
         faults: FaultsHandle,
         connections: Arc<ConnectionTable>,
+        kv: KvCaches,
     ) -> Self {
         let scheduler = Scheduler::new(config.max_running_requests, config.max_queued_requests);
         Self {
@@ -62,8 +65,9 @@ impl Shared {
             recorder: Recorder::default(),
             live: Arc::default(),
             scheduler: Arc::new(scheduler),
+            kv,
             rooms: Arc::default(),
-            published,
+            load_port,
             rng: Mutex::new(StdRng::from_os_rng()),
             config,
         }
@@ -127,12 +131,14 @@ pub async fn start(mut config: EngineConfig) -> io::Result<Engine> {
         None
     };
     let address = listener.address();
-    let sockets = match &config.publish {
-        Some(publish) => Some(Sockets::bind(config.listen.ip(), publish).await?),
+    let kv = KvCaches::start(&config, &faults, address).await?;
+    let ip = config.listen.ip();
+    let sockets = match config.load_port {
+        Some(port) => Some(Sockets::bind(ip, port, config.kv_ranks).await?),
         None => None,
     };
-    let published = sockets.as_ref().map(|sockets| sockets.published);
-    let shared = Shared::new(config, published, faults.clone(), connections.clone());
+    let load_port = sockets.as_ref().map(|sockets| sockets.port);
+    let shared = Shared::new(config, load_port, faults.clone(), connections.clone(), kv);
     let shared = Arc::new(shared);
     let mut tasks = vec![
         serve(listener, router(shared.clone())),
@@ -177,10 +183,28 @@ impl Engine {
         self.shared.config.bootstrap_port
     }
 
-    /// Where it publishes over ZMQ, if it does.
+    /// Port of the load reports of rank 0; `None` when the engine publishes none.
     #[must_use]
-    pub fn published(&self) -> Option<Published> {
-        self.shared.published
+    pub fn load_port(&self) -> Option<u16> {
+        self.shared.load_port
+    }
+
+    /// Port of the KV event publisher of rank 0; `None` when the engine publishes nothing.
+    #[must_use]
+    pub fn kv_port(&self) -> Option<u16> {
+        self.shared.kv.port()
+    }
+
+    /// Port of the replay socket of rank 0; `None` when the engine offers no replay.
+    #[must_use]
+    pub fn kv_replay_port(&self) -> Option<u16> {
+        self.shared.kv.replay_port()
+    }
+
+    /// Pages that its cache holds, over all ranks.
+    #[must_use]
+    pub fn kv_pages(&self) -> usize {
+        self.shared.kv.pages()
     }
 
     /// Switches faults.
@@ -219,6 +243,7 @@ impl Engine {
             // An aborted task ends with an error that says just that.
             let _ = task.await;
         }
+        self.shared.kv.close();
         for table in [&self.shared.connections, &self.bootstrap_connections] {
             table.close_all();
             table.wait_empty().await;
@@ -301,6 +326,6 @@ fn serve(listener: MockListener, router: Router) -> JoinHandle<()> {
     clippy::disallowed_methods,
     reason = "an engine is not a Pingora service; its tasks end with it"
 )]
-fn spawn(work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+pub(super) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(work)
 }

@@ -27,8 +27,8 @@ const HEADER_FOR: &str = "x-sgl-mock-for";
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
     /// The next this many chat requests meet the faults, later ones none. `None` = all of them.
-    /// Does not count for `health`, `health_delay_ms`, `refuse_*`, `close_idle_after_ms` and
-    /// `load_*`.
+    /// Does not count for `health`, `health_delay_ms`, `refuse_*`, `close_idle_after_ms`, `load_*`
+    /// and `kv_*`.
     pub times: Option<u32>,
     /// Answer every chat request with this status and a flat error body.
     pub status: Option<u16>,
@@ -100,6 +100,27 @@ pub struct Faults {
     pub load_basic: bool,
     /// Publish load reports with half of their extension.
     pub load_truncated: bool,
+    /// Keep KV event messages off the live socket; they have their numbers and can be replayed.
+    pub kv_silent: bool,
+    /// Send KV event messages that cannot be read; the replay has the right ones.
+    pub kv_garbage: bool,
+    /// Write events as arrays, like engines up to 0.5.19.
+    pub kv_arrays: bool,
+    /// How the replay socket answers.
+    pub kv_replay: Replay,
+}
+
+/// Shapes of the answers of a replay socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Replay {
+    /// With the topic, as from 0.5.22 on.
+    #[default]
+    WithTopic,
+    /// Without it, as before.
+    WithoutTopic,
+    /// Not at all.
+    Silent,
 }
 
 impl Faults {

@@ -54,11 +54,11 @@ pub(crate) async fn server_info(State(shared): State<Arc<Shared>>) -> Response {
             "served_model_name": config.model,
             "host": config.listen.ip().to_string(),
             "page_size": config.page_size,
-            "dp_size": shared.published.map_or(1, |published| published.ranks),
+            "dp_size": config.kv_ranks,
             "attn_dp_size": 1,
             "tp_size": 1,
             "context_length": config.context_length,
-            "speculative_algorithm": null,
+            "speculative_algorithm": config.bigram.then_some("EAGLE"),
             "disaggregation_mode": config.role.disaggregation_mode(),
             "disaggregation_bootstrap_port": config.bootstrap_port,
             "enable_http2": config.enable_http2,
@@ -81,18 +81,13 @@ pub(crate) async fn server_info(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 /// The block of engine-wire §1.3.
-fn publishers(shared: &Shared) -> Option<Value> {
-    let published = shared.published?;
-    Some(json!({
-        "publisher": "zmq",
-        "endpoint_host": "*",
-        "endpoint_port_base": published.events_port,
-        "topic": "",
-        "block_size": shared.config.page_size,
-        "dp_size": published.ranks,
-        "load_endpoint_port_base": published.load_port,
-        "load_topic": "load",
-    }))
+fn publishers(shared: &Shared) -> Value {
+    let mut block = shared.kv.describe(&shared.config.kv_topic);
+    if let (Some(port), Value::Object(block)) = (shared.load_port, &mut block) {
+        block.insert("load_endpoint_port_base".to_owned(), json!(port));
+        block.insert("load_topic".to_owned(), json!("load"));
+    }
+    block
 }
 
 /// `GET /model_info`.
@@ -153,13 +148,14 @@ fn model_card(shared: &Shared) -> Value {
     })
 }
 
-/// `GET|POST /flush_cache`: refused while there is work.
+/// `GET|POST /flush_cache`: refused while there is work; empties the cache and says so.
 pub(crate) async fn flush_cache(State(shared): State<Arc<Shared>>) -> Response {
     let load = shared.scheduler.load();
     if load.running + load.waiting > 0 {
         let text = "Flush cache failed: requests are running or waiting.\n";
         return (StatusCode::BAD_REQUEST, text).into_response();
     }
+    shared.kv.flush();
     (StatusCode::OK, "Cache flushed.\n").into_response()
 }
 

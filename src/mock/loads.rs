@@ -26,7 +26,7 @@ pub(crate) async fn loads(
 ) -> Response {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let seconds = now.map_or(0.0, |since| since.as_secs_f64());
-    let count = shared.published.map_or(1, |published| published.ranks);
+    let count = shared.config.kv_ranks;
     let ranks = (0..u32::from(count)).filter(|rank| query.dp_rank.is_none_or(|only| only == *rank));
     let ranks: Vec<Value> = ranks
         .map(|number| rank(&shared, number, count.into(), seconds))

@@ -7,14 +7,16 @@
 //! saw, and the `mock-engine` binary puts it on a network.
 //!
 //! It refuses to be clever: the answer is the last user message, a token is a word, and nothing
-//! is random but request ids. It publishes load reports over ZMQ when told to, and binds the sockets
-//! of KV events beside them; events attach to the end of a job (stored blocks).
+//! is random but request ids. Its prefix cache is real: pages are stored and evicted, announced
+//! over ZMQ, and a request pays for what is not there. Load reports go over ZMQ when told to.
 //!
 //! ```text
 //!   engine ---- start, routes, shutdown
 //!     |-- listener, conn    sockets that can be refused, closed, reset
 //!     |-- chat              one request: request -> job (reply) -> answer (shape)
 //!     |     '-- live, load  ids that can be aborted; queue and running requests
+//!     |-- kv                prefix cache, KV events, replay
+//!     |-- indexer           a remote prefix indexer that engines of this process fill
 //!     |-- pd                rooms, bootstrap server, decode's fetch
 //!     |-- info, loads       what an engine says of itself
 //!     |-- publish           load reports over ZMQ
@@ -28,7 +30,9 @@ mod control;
 mod engine;
 mod error;
 mod faults;
+mod indexer;
 mod info;
+mod kv;
 mod listener;
 mod live;
 mod load;
@@ -41,9 +45,10 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-pub use config::{EngineConfig, Publish, Role, parse_duration};
+pub use config::{EngineConfig, Role, parse_duration};
 pub use engine::{Engine, start};
-pub use faults::{Faults, FaultsHandle};
-pub use publish::Published;
+pub use faults::{Faults, FaultsHandle, Replay};
+pub use indexer::{Indexer, IndexerHandle};
+pub use kv::MockTokenizer;
 pub use record::{Framing, RecordedRequest, fnv64};
 pub use stats::{Bootstrap, Stats};

@@ -15,7 +15,7 @@ use rmp::encode;
 use tokio::time::{Instant, MissedTickBehavior};
 use zeromq::{Endpoint, PubSocket, Socket, SocketSend, ZmqMessage};
 
-use super::config::{EngineConfig, Publish};
+use super::config::EngineConfig;
 use super::engine::Shared;
 use super::faults::Faults;
 use super::load::{LoadSnapshot, share};
@@ -27,39 +27,18 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Tries to find a run of free ports.
 const TRIES: usize = 50;
 
-/// Where an engine publishes: the ports of rank 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Published {
-    /// KV events.
-    pub events_port: u16,
-    /// Load reports.
-    pub load_port: u16,
-    /// Ranks, on consecutive ports.
-    pub ranks: u16,
-}
-
-/// The bound sockets of one engine, a PUB per rank and kind.
+/// The bound sockets of one engine, a PUB per rank.
 pub(crate) struct Sockets {
-    pub(crate) published: Published,
-    /// Announced together with the load sockets, as in a real engine.
-    events: Vec<PubSocket>,
+    /// Of rank 0.
+    pub(crate) port: u16,
     load: Vec<PubSocket>,
 }
 
 impl Sockets {
-    /// Binds everything; port 0 takes free ones.
-    pub(crate) async fn bind(ip: IpAddr, publish: &Publish) -> io::Result<Self> {
-        let (events_port, events) = bind_run(ip, publish.events_port, publish.ranks).await?;
-        let (load_port, load) = bind_run(ip, publish.load_port, publish.ranks).await?;
-        Ok(Self {
-            published: Published {
-                events_port,
-                load_port,
-                ranks: publish.ranks,
-            },
-            events,
-            load,
-        })
+    /// Binds one for each of `ranks` from `port` on; port 0 takes free ones.
+    pub(crate) async fn bind(ip: IpAddr, port: u16, ranks: u16) -> io::Result<Self> {
+        let (port, load) = bind_run(ip, port, ranks).await?;
+        Ok(Self { port, load })
     }
 }
 
@@ -100,11 +79,7 @@ async fn try_run(ip: IpAddr, first: u16, count: u16) -> io::Result<(u16, Vec<Pub
 
 /// Publishes until the engine ends.
 pub(crate) async fn run(shared: Arc<Shared>, sockets: Sockets) {
-    let Sockets {
-        events: _open,
-        load: mut sockets,
-        ..
-    } = sockets;
+    let mut sockets = sockets.load;
     let ranks = u32::try_from(sockets.len()).unwrap_or(1);
     let mut publishers: Vec<Rank> = (0..ranks).map(Rank::new).collect();
     let mut tick = tokio::time::interval(STALLED);

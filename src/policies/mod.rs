@@ -6,6 +6,7 @@
 
 pub mod admission;
 mod affinity;
+mod cache_aware;
 mod draw;
 mod error;
 pub mod explain;
@@ -21,14 +22,13 @@ mod session_aware;
 mod sticky;
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 pub use admission::{
     Admission, AdmissionLimits, EngineAdmission, EngineMetrics, Limit, ParamsError, Rejection,
 };
 pub use affinity::Affinity;
+pub use cache_aware::{CacheAwareParams, CacheAwarePolicy, CacheCounters};
 pub use draw::{Draw, SeededDraw, ThreadDraw};
 pub use error::{Disposition, PickError};
 use explain::Explanation;
@@ -44,11 +44,14 @@ pub use session_aware::SessionAwarePolicy;
 pub use sticky::StickyPolicy;
 
 use crate::ids::{BucketId, ModelId, Stage, WorkerId};
+use crate::state::prefix::{
+    AssumedPrefixes, CacheSource, LocalPrefixes, PrefixIndexes, PrefixMemo,
+};
 use crate::state::{AffinityKind, AffinityStores, EngineLoadTable};
 use crate::workers::Worker;
 
 /// A boxed future, so that [`Policy`] is object safe and a pick may wait for a remote index.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub use crate::state::prefix::BoxFuture;
 
 /// The facts a policy may use. No body, no headers, no state handles. Source: design §4.
 #[derive(Debug, Clone, Copy)]
@@ -69,6 +72,8 @@ pub struct PickRequest<'a> {
     pub session_key: Option<&'a str>,
     /// Routing-key header value, likewise.
     pub routing_key: Option<&'a str>,
+    /// What indexes know of the prompt, looked up at most once per source and request.
+    pub prefix: &'a PrefixMemo<'a>,
     /// Where to write down what is seen. With it a pick must change nothing: no cursor, binding or
     /// counter.
     pub explain: Option<&'a Explanation>,
@@ -101,6 +106,16 @@ pub enum Reason {
     StickyRemap,
     /// A request without a routing key was placed.
     NoRoutingKey,
+    /// The best usable holder of the prompt's prefix.
+    CacheCandidate,
+    /// A holder that is taken although its queue is at the soft limit, because everybody's is.
+    SaturationPin,
+    /// No usable holder: load decided.
+    NoCacheCandidate {
+        /// Deepest prefix given up because its holder was over the soft limit, blocks; 0 when no
+        /// holder was held back.
+        diverted_blocks: u32,
+    },
 }
 
 impl Reason {
@@ -119,6 +134,9 @@ impl Reason {
             Self::StickyAssigned => "sticky_assigned",
             Self::StickyRemap => "sticky_remap",
             Self::NoRoutingKey => "no_routing_key",
+            Self::CacheCandidate => "cache_candidate",
+            Self::SaturationPin => "saturation_pin",
+            Self::NoCacheCandidate { .. } => "no_cache_candidate",
         }
     }
 }
@@ -177,6 +195,14 @@ pub struct PolicyServices {
     pub affinity: Arc<AffinityStores>,
     /// Where randomness comes from.
     pub draw: Arc<dyn Draw>,
+    /// Each model's local prefix index.
+    pub prefixes: Arc<PrefixIndexes>,
+    /// Stands in for every model's source when a request is explained from files.
+    pub assumed_prefixes: Option<Arc<AssumedPrefixes>>,
+    /// Where the policies being built look prefixes up: their model's source.
+    pub prefix_source: Arc<dyn CacheSource>,
+    /// What cache-aware picks count.
+    pub cache_counters: Arc<CacheCounters>,
 }
 
 impl PolicyServices {
@@ -187,6 +213,19 @@ impl PolicyServices {
             loads,
             affinity: Arc::default(),
             draw: Arc::new(ThreadDraw),
+            prefixes: Arc::default(),
+            assumed_prefixes: None,
+            prefix_source: Arc::<LocalPrefixes>::default(),
+            cache_counters: Arc::default(),
+        }
+    }
+
+    /// The same services for policies that look prefixes up in `source`.
+    #[must_use]
+    pub fn with_prefix_source(&self, source: Arc<dyn CacheSource>) -> Self {
+        Self {
+            prefix_source: source,
+            ..self.clone()
         }
     }
 }
@@ -237,5 +276,8 @@ pub fn build(
             &params.fallback.params(),
             admission,
         ))),
+        PolicyParams::CacheAware(params) => {
+            Arc::new(CacheAwarePolicy::new(*params, admission, services))
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What an operator may tune in a policy: one place per knob for default, unit and range.
 
-use crate::policies::{ParamsError, PolicyKind};
+use crate::policies::{CacheAwareParams, ParamsError, PolicyKind};
 
 /// A policy type with its checked parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum PolicyParams {
     SessionAware,
     /// `sticky`.
     Sticky(StickyParams),
+    /// `cache_aware`.
+    CacheAware(CacheAwareParams),
 }
 
 impl PolicyParams {
@@ -30,6 +32,7 @@ impl PolicyParams {
             Self::LeastLoad => PolicyKind::LeastLoad,
             Self::SessionAware => PolicyKind::SessionAware,
             Self::Sticky(_) => PolicyKind::Sticky,
+            Self::CacheAware(_) => PolicyKind::CacheAware,
         }
     }
 }
@@ -48,6 +51,9 @@ pub struct PowerOfTwoParams {
 }
 
 impl PowerOfTwoParams {
+    /// The default. Source: policy-semantics §10.
+    pub const TWO: Self = Self { choices: 2 };
+
     /// * `choices`: engines sampled per pick, at least 1 (1 is a uniform draw plus admission).
     ///
     /// # Errors
@@ -70,9 +76,8 @@ impl PowerOfTwoParams {
 }
 
 impl Default for PowerOfTwoParams {
-    /// Two. Source: policy-semantics §10.
     fn default() -> Self {
-        Self { choices: 2 }
+        Self::TWO
     }
 }
 

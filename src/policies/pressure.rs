@@ -61,6 +61,19 @@ pub enum Source {
 }
 
 impl Source {
+    /// All of them, finest first.
+    pub const ALL: [Self; 3] = [Self::Millis, Self::Tokens, Self::Inflight];
+
+    /// Metric label. Source: policy-semantics §22, `cache_monitor_decisions_total`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Millis => "estimated_prefill_queue_ms",
+            Self::Tokens => "native_queue_tokens",
+            Self::Inflight => "router_local",
+        }
+    }
+
     /// The best source that every one of `engines` has for `stage`.
     ///
     /// In-flight if any lacks a native report; else counts if any lacks an estimate, or the stage

@@ -17,6 +17,8 @@ pub struct Requirements {
     pub routing_key: bool,
     /// Engine reports.
     pub loads: bool,
+    /// Who holds which prefix.
+    pub prefixes: bool,
     /// Guards that remember when they were taken.
     pub dispatch_timestamps: bool,
 }
@@ -30,6 +32,7 @@ impl Requirements {
             session_key: self.session_key || other.session_key,
             routing_key: self.routing_key || other.routing_key,
             loads: self.loads || other.loads,
+            prefixes: self.prefixes || other.prefixes,
             dispatch_timestamps: self.dispatch_timestamps || other.dispatch_timestamps,
         }
     }
@@ -47,6 +50,7 @@ const fn of_policy(policy: &PolicyParams) -> Requirements {
         session_key: false,
         routing_key: false,
         loads: false,
+        prefixes: false,
         dispatch_timestamps: false,
     };
     match policy {
@@ -70,6 +74,12 @@ const fn of_policy(policy: &PolicyParams) -> Requirements {
             routing_key: true,
             ..of_policy(&sticky.fallback.params())
         },
+        PolicyParams::CacheAware(_) => Requirements {
+            token_ids: true,
+            loads: true,
+            prefixes: true,
+            ..none
+        },
     }
 }
 
@@ -83,6 +93,7 @@ const fn of_admission(limits: &AdmissionLimits) -> Requirements {
             || limits.max_waiting_requests.is_some()
             || limits.max_kv_tokens.is_some()
             || limits.max_pending_prefill_tokens.is_some(),
+        prefixes: false,
         dispatch_timestamps: false,
     }
 }

@@ -19,6 +19,7 @@ use crate::proxy::prefill::PrefillJob;
 use crate::proxy::wire::Wire;
 use crate::server::ApiError;
 use crate::server::budget::Share;
+use crate::server::cached::CachedWatch;
 use crate::server::dispatch::{Leg, LegOutcome};
 use crate::server::live::{Exchange, LiveGuard};
 use crate::server::metrics::Metrics;
@@ -84,6 +85,8 @@ pub(crate) struct EngineAnswered {
     pub(crate) complete: bool,
     /// Watches event streams.
     pub(crate) watch: Option<StreamWatch>,
+    /// Reads what the engine had cached; only where a prediction is to be checked.
+    pub(crate) cached: Option<CachedWatch>,
 }
 
 /// The context of one request.
@@ -177,6 +180,11 @@ impl RequestCtx {
             return Ok(());
         }
         self.answered.status = Some(response.status.as_u16());
+        // The prompt of a pair is computed by its prefill leg, which reports for itself.
+        let predicted = dispatch.selection.predicted_cached_tokens;
+        if predicted.is_some() && dispatch.room.is_none() && response.status.is_success() {
+            self.answered.cached = Some(CachedWatch::default());
+        }
         if is_event_stream(&response.headers) && response.status.is_success() {
             self.answered.watch = Some(StreamWatch::default());
         }
@@ -241,6 +249,9 @@ impl RequestCtx {
                 self.answered.first_token = Some(now);
                 metrics.ttft(&prepared.model.id, waited.as_secs_f64());
             }
+        }
+        if let Some(cached) = &mut self.answered.cached {
+            cached.scan(piece);
         }
         if end {
             self.engine_finished();

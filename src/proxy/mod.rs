@@ -22,6 +22,7 @@ mod feeds;
 mod headers;
 mod health;
 mod introspect;
+mod kv_feeds;
 pub mod lifecycle;
 mod peer;
 mod poll_loads;

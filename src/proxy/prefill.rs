@@ -28,8 +28,10 @@ use tokio::time::Instant;
 use crate::config::Timeouts;
 use crate::proxy::engine_call::{self, Call, EngineClient};
 use crate::proxy::peer;
+use crate::server::cached::CachedWatch;
 use crate::server::dispatch::{Leg, LegOutcome};
 use crate::server::live::{EndCause, EngineAnswer, Exchange};
+use crate::server::metrics::Metrics;
 use crate::server::sse::StreamWatch;
 use crate::workers::Worker;
 
@@ -47,6 +49,8 @@ pub(crate) struct PrefillJob {
     pub(crate) stream: bool,
     pub(crate) exchange: Arc<Exchange>,
     pub(crate) room: u64,
+    /// Prompt tokens that the engine should have cached, and where to book what it says.
+    pub(crate) predicted: Option<(u64, Arc<Metrics>)>,
 }
 
 /// Starts a leg on a task of its own. Dropping what it returns leaves the leg [`LINGER`].
@@ -65,6 +69,7 @@ pub(crate) fn start(
             body,
             exchange,
             room,
+            predicted,
             ..
         } = job;
         let sent = Sent {
@@ -77,6 +82,9 @@ pub(crate) fn start(
         // Without the decode side a transfer cannot succeed: that is no fault of the engine.
         if wanted || ended.outcome == LegOutcome::Success {
             leg.settle(ended.outcome);
+        }
+        if let (Some((predicted, metrics)), Some(reported)) = (predicted, ended.cached) {
+            metrics.cached_tokens(leg.engine(), predicted, reported);
         }
         drop(leg);
         if let Some(cause) = ended.cause {
@@ -111,6 +119,8 @@ struct Sent {
 struct Ended {
     outcome: LegOutcome,
     cause: Option<EndCause>,
+    /// Prompt tokens that the engine says it had cached.
+    cached: Option<u64>,
 }
 
 impl Ended {
@@ -118,6 +128,7 @@ impl Ended {
         Self {
             outcome,
             cause: Some(EndCause::PrefillFailed),
+            cached: None,
         }
     }
 
@@ -131,6 +142,7 @@ impl Ended {
             } else {
                 EndCause::FirstByte
             }),
+            cached: None,
         }
     }
 }
@@ -165,6 +177,7 @@ async fn run(
             Ended {
                 outcome: LegOutcome::of_status(reply.code()),
                 cause,
+                cached: reply.cached,
             }
         }
         Err(error) => {
@@ -183,6 +196,7 @@ async fn within<T>(deadline: Instant, step: impl Future<Output = Result<T>>) -> 
 struct Reply {
     answer: EngineAnswer,
     in_band: Option<u16>,
+    cached: Option<u64>,
 }
 
 impl Reply {
@@ -225,9 +239,11 @@ async fn drain(engines: &EngineClient, mut call: Call, peer: &HttpPeer) -> Resul
     let (content_type, retry_after) = (text(header::CONTENT_TYPE), text(header::RETRY_AFTER));
     let mut kept = BytesMut::new();
     let mut events = StreamWatch::default();
+    let mut cached = CachedWatch::default();
     while let Some(piece) = call.piece().await? {
         if status < 300 {
             events.scan(&piece);
+            cached.scan(&piece);
         } else if kept.len() + piece.len() <= MAX_REFUSAL {
             kept.extend_from_slice(&piece);
         }
@@ -241,5 +257,6 @@ async fn drain(engines: &EngineClient, mut call: Call, peer: &HttpPeer) -> Resul
             body: kept.freeze(),
         },
         in_band: events.error(),
+        cached: cached.tokens(),
     })
 }

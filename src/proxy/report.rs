@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::buckets::BucketPick;
 use crate::proxy::ctx::RequestCtx;
 use crate::server::app::App;
+use crate::server::cached::CachedWatch;
 use crate::server::dispatch::LegOutcome;
 use crate::server::live::EndCause;
 
@@ -116,6 +117,12 @@ fn settle(app: &App, error: Option<&Error>, end: &'static str, ctx: &mut Request
                 dispatch.main.settle(outcome);
             }
         }
+    }
+    if let Some(predicted) = dispatch.selection.predicted_cached_tokens
+        && let Some(reported) = ctx.answered.cached.as_ref().and_then(CachedWatch::tokens)
+    {
+        let engine = dispatch.main.engine();
+        app.metrics.cached_tokens(engine, predicted, reported);
     }
     if let Some(watch) = &ctx.answered.watch {
         let engine = dispatch.main.engine();

@@ -162,6 +162,8 @@ impl EdgeProxy {
         };
         let app = self.app();
         let selection = select(prepared, &ctx.routing.workers, &app.metrics).await?;
+        let predicted = selection.predicted_cached_tokens;
+        let predicted = predicted.map(|tokens| (tokens, Arc::clone(&app.metrics)));
         let legs = claim(app, prepared, selection)?;
         let limits = exchange_limits(&ctx.routing.config.timeouts, prepared.stream);
         let exchange = Arc::new(Exchange::new(ctx.arrived(), limits));
@@ -175,6 +177,7 @@ impl EdgeProxy {
                 stream: prepared.stream,
                 exchange: Arc::clone(&exchange),
                 room,
+                predicted,
             }),
             prefill_alive: None,
             body: legs.body,

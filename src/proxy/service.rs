@@ -15,6 +15,7 @@ use crate::proxy::discovery::Discovery;
 use crate::proxy::feeds::Feeds;
 use crate::proxy::health::HealthChecks;
 use crate::proxy::introspect::Introspection;
+use crate::proxy::kv_feeds::EventFeeds;
 use crate::proxy::lifecycle::{AffinitySweeper, Exit, Janitor, NameRefresh, ReloadOnHangup};
 use crate::proxy::poll_loads::LoadPolls;
 use crate::proxy::{Door, EdgeProxy};
@@ -134,6 +135,8 @@ pub fn assemble(start: Start) -> Result<Server, String> {
     server.add_service(background_service("discovery", discovery));
     let polls = LoadPolls::new(Arc::clone(&app));
     server.add_service(background_service("load polls", polls));
+    let events = EventFeeds(Arc::clone(&app));
+    server.add_service(background_service("kv-events", events));
     server.add_service(background_service("names", NameRefresh(Arc::clone(&app))));
     let sweeper = AffinitySweeper(Arc::clone(&app));
     server.add_service(background_service("affinity", sweeper));

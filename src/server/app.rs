@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::feeds::FeedStats;
+use crate::feeds::kv_events::KvFeeds;
 use crate::policies::PolicyServices;
 use crate::server::bootstrap::Rooms;
 use crate::server::budget::Budget;
@@ -36,6 +37,8 @@ pub struct App {
     pub buffered: Arc<Budget>,
     /// Work that is too long for an event loop.
     pub pool: WorkPool,
+    /// Subscriptions to the engines' KV events.
+    pub kv_feeds: KvFeeds,
     /// Numbers for PD pairs.
     pub rooms: Rooms,
     /// What came over the feeds.
@@ -54,6 +57,9 @@ impl App {
     #[must_use]
     pub fn new(routing: Routing, services: PolicyServices, cores: usize) -> Self {
         let metrics = Arc::new(Metrics::default());
+        metrics.add(services.cache_counters.collectors());
+        let kv_feeds = KvFeeds::new(Arc::clone(&services.prefixes));
+        metrics.add(kv_feeds.counters().collectors());
         metrics.config_generation.set(gauge(routing.generation));
         configure_affinity(&services, &routing.config);
         Self {
@@ -65,6 +71,7 @@ impl App {
             connections: Arc::default(),
             buffered: Arc::default(),
             pool: WorkPool::new(cores),
+            kv_feeds,
             rooms: Rooms::default(),
             feeds: Arc::default(),
             fleet_changed: Arc::default(),
@@ -148,6 +155,7 @@ impl App {
             gauges::of_affinity(&services.affinity),
             gauges::of_loads(&members, &services.loads, &self.feeds),
             gauges::of_tokenizers(tokenizers),
+            gauges::of_prefixes(&services.prefixes),
         ])
     }
 }

@@ -30,6 +30,10 @@ pub struct ChatFields {
     pub has_bootstrap: bool,
     /// Whether the caller set a request id; any value but null.
     pub has_rid: bool,
+    /// The caller's cache namespace, when it is a string that is not empty.
+    pub cache_salt: Option<String>,
+    /// Whether the request names a LoRA adapter in a field of its own; any value but null.
+    pub has_adapter: bool,
     /// Where the values of the sampling parameters stand in the body; the last one of each.
     sampling: [Option<Range<usize>>; SamplingParam::COUNT],
 }
@@ -71,6 +75,8 @@ struct RawFields<'a> {
     input_ids: Option<&'a RawValue>,
     has_bootstrap: bool,
     rid: Option<&'a RawValue>,
+    cache_salt: Option<&'a RawValue>,
+    adapter: Option<&'a RawValue>,
     sampling: [Option<&'a RawValue>; SamplingParam::COUNT],
     repeated: Option<&'static str>,
 }
@@ -105,6 +111,10 @@ impl RawFields<'_> {
                 .filter(|ids| !ids.is_empty()),
             has_bootstrap: self.has_bootstrap,
             has_rid: present(self.rid).is_some(),
+            cache_salt: present(self.cache_salt)
+                .and_then(|salt| serde_json::from_str::<String>(salt.get()).ok())
+                .filter(|salt| !salt.is_empty()),
+            has_adapter: present(self.adapter).is_some(),
             sampling: self.sampling.map(|value| value.map(span)),
         })
     }
@@ -161,6 +171,14 @@ impl<'de> Visitor<'de> for TopLevel {
                     fields.rid = Some(map.next_value()?);
                     continue;
                 }
+                Key::CacheSalt => {
+                    fields.cache_salt = Some(map.next_value()?);
+                    continue;
+                }
+                Key::Adapter => {
+                    fields.adapter = Some(map.next_value()?);
+                    continue;
+                }
                 Key::Bootstrap => {
                     fields.has_bootstrap = true;
                     map.next_value::<IgnoredAny>()?;
@@ -187,6 +205,8 @@ enum Key {
     MaxCompletionTokens,
     InputIds,
     Rid,
+    CacheSalt,
+    Adapter,
     Bootstrap,
     Sampling(SamplingParam),
     Other,
@@ -210,6 +230,8 @@ impl<'de> serde::Deserialize<'de> for Key {
                     "max_completion_tokens" => Key::MaxCompletionTokens,
                     "input_ids" => Key::InputIds,
                     "rid" => Key::Rid,
+                    "cache_salt" => Key::CacheSalt,
+                    "lora_path" => Key::Adapter,
                     "bootstrap_host" | "bootstrap_port" | "bootstrap_room" => Key::Bootstrap,
                     _ => SamplingParam::named(key).map_or(Key::Other, Key::Sampling),
                 })

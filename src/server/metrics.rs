@@ -9,6 +9,7 @@ pub mod gauges;
 mod registrar;
 mod tokenizing;
 
+use prometheus::core::Collector;
 use prometheus::{
     Encoder, Histogram, HistogramVec, IntCounterVec, IntGauge, Registry, TextEncoder,
 };
@@ -31,6 +32,14 @@ const TTFT_BOUNDS: [f64; 23] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0,
     40.0, 60.0, 80.0, 100.0, 200.0, 400.0,
 ];
+/// Upper bounds of wrong predictions, tokens.
+const CACHED_ERROR_BOUNDS: [f64; 9] = [
+    0.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0,
+];
+/// Upper bounds of prefixes, blocks.
+const OVERLAP_BOUNDS: [f64; 14] = [
+    1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0,
+];
 /// Upper bounds of the router's own work, seconds.
 const WORK_BOUNDS: [f64; 14] = [
     0.000_001, 0.000_002, 0.000_005, 0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.001,
@@ -50,6 +59,10 @@ pub struct Metrics {
     policy_decisions: IntCounterVec,
     policy_selection_failures: IntCounterVec,
     sticky: IntCounterVec,
+    cache_decisions: IntCounterVec,
+    diverted_overlap: HistogramVec,
+    cached_tokens: IntCounterVec,
+    cached_error: HistogramVec,
     sampling_rejections: IntCounterVec,
     config_reloads: IntCounterVec,
     stale_requests: IntCounterVec,
@@ -116,6 +129,28 @@ impl Default for Metrics {
                 "policy_selection_failures_total",
                 "requests for which no bucket supplied its engines",
                 &["policy", "reason"],
+            ),
+            cache_decisions: new.counter(
+                "cache_aware_decisions_total",
+                "complete selections by cache_aware",
+                &["model_id", "decision"],
+            ),
+            diverted_overlap: new.histograms(
+                "diverted_overlap_blocks",
+                "deepest prefix given up because its holder's queue was full, blocks",
+                &["model_id"],
+                &OVERLAP_BOUNDS,
+            ),
+            cached_tokens: new.counter(
+                "cached_tokens_total",
+                "cached prompt tokens of answers that report them: predicted by the index, and reported",
+                &["worker_url", "kind"],
+            ),
+            cached_error: new.histograms(
+                "cached_tokens_error",
+                "distance between predicted and reported cached tokens of one answer",
+                &["worker_url"],
+                &CACHED_ERROR_BOUNDS,
             ),
             sticky: new.counter(
                 "sticky_total",
@@ -235,6 +270,40 @@ impl Metrics {
         self.policy_decisions.with_label_values(&labels).inc();
     }
 
+    /// A complete selection was made by `cache_aware`. Source: policy-semantics §22.
+    pub fn cache_decision(&self, model: &ModelId, reason: Reason) {
+        let decision = match reason {
+            Reason::CacheCandidate => "cache_hit",
+            Reason::SaturationPin => "all_queued",
+            Reason::NoCacheCandidate { diverted_blocks: 0 } => "cache_miss",
+            Reason::NoCacheCandidate { diverted_blocks } => {
+                self.diverted_overlap
+                    .with_label_values(&[model.as_str()])
+                    .observe(f64::from(diverted_blocks));
+                "cache_worker_queued"
+            }
+            _ => return,
+        };
+        self.cache_decisions
+            .with_label_values(&[model.as_str(), decision])
+            .inc();
+    }
+
+    /// `engine` reported how much of a prompt it had cached; the index had predicted it.
+    pub fn cached_tokens(&self, engine: &Worker, predicted: u64, reported: u64) {
+        let id = engine.id().as_str();
+        for (kind, tokens) in [("predicted", predicted), ("reported", reported)] {
+            let counter = self.cached_tokens.with_label_values(&[id, kind]);
+            counter.inc_by(tokens);
+        }
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "prompts are far below 2^53 tokens"
+        )]
+        let distance = predicted.abs_diff(reported) as f64;
+        self.cached_error.with_label_values(&[id]).observe(distance);
+    }
+
     /// A pick of a complete selection was made by routing key, with this outcome.
     pub fn sticky(&self, outcome: &'static str) {
         self.sticky.with_label_values(&[outcome]).inc();
@@ -299,6 +368,15 @@ impl Metrics {
         self.streams_uninspectable
             .with_label_values(&[model.as_str()])
             .inc();
+    }
+
+    /// Registers series that are counted elsewhere.
+    pub fn add(&self, collectors: Vec<Box<dyn Collector>>) {
+        for collector in collectors {
+            self.registry
+                .register(collector)
+                .expect("every name is registered once");
+        }
     }
 
     /// Prometheus text (version 0.0.4) of everything, with the gauges that their

@@ -7,11 +7,13 @@
 pub mod app;
 pub mod bootstrap;
 pub mod budget;
+pub mod cached;
 pub mod chat_body;
 pub mod discovery;
 pub mod dispatch;
 mod error;
 pub mod explain;
+pub mod follow;
 pub mod forward_ids;
 pub mod header_facts;
 pub mod json_end;

@@ -18,6 +18,7 @@ use crate::server::pool::WorkPool;
 use crate::server::routing::{ModelRouting, NameMatch, Routing};
 use crate::server::tokenize::{PromptFacts, Question, prompt_facts};
 use crate::server::{ApiError, bootstrap, forward_ids, rid, sampling, splice};
+use crate::state::prefix::{PrefixMemo, PrefixQuery};
 
 /// Bodies up to this size, bytes, are read for their routing fields on the calling thread, and copied
 /// there when something is added. Chosen: a twentieth of a millisecond per pass over text, more for
@@ -51,12 +52,25 @@ pub struct Prepared {
     pub body: Bytes,
     /// The request id that this router added, by which it may abort the request.
     pub rid: Option<String>,
+    /// The caller's cache namespace.
+    pub cache_salt: Option<String>,
+    /// Whether a LoRA adapter serves the request.
+    pub adapter: bool,
 }
 
 impl Prepared {
-    /// The facts for the bucket loop.
+    /// What prefix indexes may be asked; `None` unless the ids are the engine's own. Text ids and
+    /// adapters never are: blocks of an adapter carry names that only the engine can tell.
     #[must_use]
-    pub fn bucket_request(&self) -> BucketRequest<'_> {
+    pub fn prefix_query(&self) -> Option<PrefixQuery<'_>> {
+        let ids = self.prompt.engine_ids().filter(|_| !self.adapter)?;
+        let salt = self.cache_salt.as_deref();
+        Some(PrefixQuery { ids, salt })
+    }
+
+    /// The facts for the bucket loop, whose attempts share `prefix`.
+    #[must_use]
+    pub fn bucket_request<'a>(&'a self, prefix: &'a PrefixMemo<'a>) -> BucketRequest<'a> {
         BucketRequest {
             model: &self.model.id,
             input_tokens: self.prompt.input_tokens,
@@ -64,6 +78,7 @@ impl Prepared {
             token_ids: self.prompt.engine_ids(),
             session_key: self.headers.session_key.as_deref(),
             routing_key: self.headers.routing_key.as_deref(),
+            prefix,
             explain: None,
         }
     }
@@ -121,6 +136,8 @@ pub async fn prepare(
     let forwarded = forwarded.and_then(Result::ok);
     let expected_peak_tokens = peak(prompt.input_tokens, fields.output_tokens)?;
     let stream = fields.stream;
+    let adapter = fields.has_adapter || names_adapter(&fields, model);
+    let cache_salt = fields.cache_salt.take();
     let name = (matched == NameMatch::Alias).then(|| model.id.clone());
     let changes = Changes {
         name,
@@ -140,7 +157,15 @@ pub async fn prepare(
         headers,
         body,
         rid,
+        adapter,
+        cache_salt,
     })
+}
+
+/// Whether the name as sent is `base:adapter` of a configured base.
+fn names_adapter(fields: &ChatFields, model: &ModelRouting) -> bool {
+    let rest = fields.model.strip_prefix(model.id.as_str());
+    rest.is_some_and(|rest| rest.starts_with(':'))
 }
 
 /// `work` on a body of `bytes` bytes: here when that is quick or the pool has no room, else there.

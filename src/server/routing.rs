@@ -20,10 +20,12 @@ use crate::buckets::{
 use crate::config::{self, Config, ConfigErrors, KvEvents, SloMode};
 use crate::feeds::Member;
 use crate::ids::{ModelId, Stage};
+use crate::indexer::{IndexerClient, IndexerParams, RemotePrefixes};
 use crate::policies::{self, PolicyServices, Requirements};
 use crate::server::header_facts::HeaderReader;
 use crate::server::names;
 use crate::server::secrets::{Secrets, SecretsError};
+use crate::state::prefix::{AssumedPrefixes, CacheSource};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::workers::{Publishers, RegistryError, Worker, WorkerRegistry};
 use tokenizers::{TokenizerKey, Tokenizers};
@@ -67,6 +69,8 @@ pub struct ModelRouting {
     pub resolver: BucketResolver,
     /// Its tokenizer; `None` means that lengths are estimated.
     pub tokenizer: Option<Arc<Tokenizer>>,
+    /// The remote index that its policies ask; `None` is the local one.
+    pub indexer: Option<Arc<IndexerClient>>,
     /// What its requests may ask of sampling.
     pub sampling: config::Sampling,
     /// What its requests must be prepared with: the needs of all its groups.
@@ -151,9 +155,13 @@ impl Routing {
     ) -> Result<Self, Vec<BuildError>> {
         let mut errors = Vec::new();
         let mut loaded = Tokenizers::of(previous);
+        let before = previous
+            .into_iter()
+            .flat_map(|previous| previous.models.values());
+        let mut indexers = before.filter_map(|model| model.indexer.clone()).collect();
         let mut models = HashMap::new();
         for (index, model) in config.models.iter().enumerate() {
-            match build_model(index, model, services, &mut loaded) {
+            match build_model(index, model, services, &mut loaded, &mut indexers) {
                 Ok(routing) => {
                     models.insert(model.id.clone(), Arc::new(routing));
                 }
@@ -295,6 +303,7 @@ fn build_model(
     model: &config::Model,
     services: &PolicyServices,
     loaded: &mut Tokenizers,
+    indexers: &mut Vec<Arc<IndexerClient>>,
 ) -> Result<ModelRouting, BuildError> {
     let tokenizer = model
         .tokenizer
@@ -302,10 +311,11 @@ fn build_model(
         .map(|path| loaded.load(path))
         .transpose()
         .map_err(|error| BuildError::Tokenizer { index, error })?;
+    let (services, indexer) = prefix_services(model, services, indexers);
     let buckets = model
         .buckets
         .iter()
-        .map(|bucket| build_bucket(&model.id, bucket, services));
+        .map(|bucket| build_bucket(&model.id, bucket, &services));
     let resolver =
         BucketResolver::try_new(buckets.collect()).map_err(|error| BuildError::Resolver {
             model: model.id.clone(),
@@ -319,6 +329,7 @@ fn build_model(
             tps: preference(model.slo.tps),
         }),
         tokenizer,
+        indexer,
         sampling: model.sampling.clone(),
         requirements: model.requirements(),
         kv_events: model.kv_events.clone(),
@@ -335,6 +346,39 @@ const fn preference(mode: SloMode) -> SloPreference {
         SloMode::SloFirst => SloPreference::SloFirst,
         SloMode::BestEffort => SloPreference::BestEffort,
     }
+}
+
+/// The services of one model's policies: they look prefixes up in its own index, or ask its
+/// indexer, whose client is made once per indexer and process.
+fn prefix_services(
+    model: &config::Model,
+    services: &PolicyServices,
+    indexers: &mut Vec<Arc<IndexerClient>>,
+) -> (PolicyServices, Option<Arc<IndexerClient>>) {
+    let local = services.prefixes.of(&model.id);
+    let indexer = match &model.cache {
+        config::Cache::RadixTree => None,
+        config::Cache::Indexer(indexer) => {
+            let params = IndexerParams {
+                endpoint: indexer.endpoint.to_string(),
+                query_timeout: indexer.query_timeout,
+                query_max_inflight: indexer.query_max_inflight,
+            };
+            let known = indexers.iter().find(|client| *client.params() == params);
+            let client = known.cloned().unwrap_or_else(|| {
+                let client = Arc::new(IndexerClient::new(params));
+                indexers.push(Arc::clone(&client));
+                client
+            });
+            Some(client)
+        }
+    };
+    let source: Arc<dyn CacheSource> = match (&services.assumed_prefixes, &indexer) {
+        (Some(assumed), _) => Arc::<AssumedPrefixes>::clone(assumed),
+        (None, Some(client)) => Arc::new(RemotePrefixes::new(Arc::clone(client), local)),
+        (None, None) => local,
+    };
+    (services.with_prefix_source(source), indexer)
 }
 
 fn build_bucket(model: &ModelId, bucket: &config::Bucket, services: &PolicyServices) -> Bucket {

@@ -7,12 +7,13 @@
 use std::time::Instant;
 
 use crate::buckets::{Bucket, BucketError, BucketPick, BucketRequest};
-use crate::ids::{BucketId, Stage};
+use crate::ids::{BucketId, ModelId, Stage};
 use crate::policies::explain::{Explanation, GroupTrace};
 use crate::policies::{Disposition, PickError, PolicyKind, Rejection};
 use crate::server::ApiError;
 use crate::server::metrics::Metrics;
 use crate::server::prepare::Prepared;
+use crate::state::prefix::PrefixMemo;
 use crate::workers::WorkerRegistry;
 
 /// A complete selection.
@@ -24,6 +25,8 @@ pub struct Selection {
     pub pick: BucketPick,
     /// How many buckets were tried, this one included.
     pub buckets_tried: u32,
+    /// Prompt tokens that the plain or prefill engine should have cached, where an index told.
+    pub predicted_cached_tokens: Option<u64>,
 }
 
 /// What the buckets tried so far said.
@@ -131,7 +134,8 @@ async fn run(
     workers: &WorkerRegistry,
     mut watch: impl Watch,
 ) -> Result<Selection, ApiError> {
-    let request = prepared.bucket_request();
+    let memo = PrefixMemo::new(prepared.prefix_query());
+    let request = prepared.bucket_request(&memo);
     let resolved = prepared.model.resolver.resolve(
         request.input_tokens,
         request.expected_peak_tokens,
@@ -154,7 +158,12 @@ async fn run(
         watch.tried(bucket, &result);
         match result {
             Ok(pick) => {
+                let (BucketPick::Plain(computes)
+                | BucketPick::Pd {
+                    prefill: computes, ..
+                }) = &pick;
                 return Ok(Selection {
+                    predicted_cached_tokens: memo.predicted_tokens(computes.engine.origin()),
                     bucket: bucket.id().clone(),
                     pick,
                     buckets_tried: attempts.tried,
@@ -193,7 +202,7 @@ impl Watch for Booked<'_> {
         self.metrics
             .bucket_attempt(model, bucket.id(), outcome(result));
         match result {
-            Ok(pick) => record_decision(self.metrics, bucket, pick),
+            Ok(pick) => record_decision(self.metrics, model, bucket, pick),
             Err(failure) => record_failure(self.metrics, self.prepared, bucket, failure),
         }
     }
@@ -263,7 +272,7 @@ fn outcome(result: &Result<BucketPick, BucketError>) -> &'static str {
 }
 
 /// A selection is recorded once, for the final complete pick. Source: field-lessons L63.
-fn record_decision(metrics: &Metrics, bucket: &Bucket, pick: &BucketPick) {
+fn record_decision(metrics: &Metrics, model: &ModelId, bucket: &Bucket, pick: &BucketPick) {
     let (stage, pick, decode) = match pick {
         BucketPick::Plain(pick) => (Stage::Plain, pick, None),
         BucketPick::Pd { prefill, decode } => (Stage::Prefill, prefill, Some(decode)),
@@ -275,6 +284,7 @@ fn record_decision(metrics: &Metrics, bucket: &Bucket, pick: &BucketPick) {
     }
     if let Some(group) = bucket.group(stage) {
         metrics.policy_decision(group.policy().kind(), pick.reason);
+        metrics.cache_decision(model, pick.reason);
     }
 }
 

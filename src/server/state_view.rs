@@ -8,11 +8,14 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::buckets::{Bucket, BucketGroups, EngineGroup};
+use crate::feeds::kv_events::FollowStatus;
 use crate::ids::ModelId;
+use crate::kv::BlockUnit;
 use crate::server::app::App;
 use crate::server::explain::ReportView;
 use crate::server::routing::{ModelRouting, Routing};
-use crate::state::{AffinityKind, AffinityStores, EngineLoad, EngineLoadTable, FRESHNESS};
+use crate::state::prefix::LocalPrefixes;
+use crate::state::{AffinityKind, AffinityStores, EngineLoad, FRESHNESS};
 use crate::workers::Worker;
 
 /// The whole view.
@@ -29,16 +32,11 @@ pub fn state(app: &App) -> Value {
         "ready": app.unready().is_none(),
         "inflight_requests": app.inflight.used(),
         "buffered_body_bytes": app.buffered.used(),
-        "models": routing.models().map(|m| model(&routing, m, &app.services.loads, &app.services.affinity)).collect::<Vec<_>>(),
+        "models": routing.models().map(|m| model(app, &routing, m)).collect::<Vec<_>>(),
     })
 }
 
-fn model(
-    routing: &Routing,
-    model: &ModelRouting,
-    loads: &EngineLoadTable,
-    stores: &AffinityStores,
-) -> Value {
+fn model(app: &App, routing: &Routing, model: &ModelRouting) -> Value {
     let members = routing.workers.members().all();
     let engines = members.iter().filter(|engine| *engine.model() == model.id);
     let config = routing
@@ -51,9 +49,10 @@ fn model(
         "aliases": config.map(|config| &config.aliases),
         "tokenizer": model.tokenizer.as_ref().map(|tokenizer| tokenizer.path()),
         "servable": model.servable(&routing.workers),
-        "affinity": affinity(stores, &model.id),
+        "affinity": affinity(&app.services.affinity, &model.id),
         "buckets": model.resolver.buckets().iter().map(bucket).collect::<Vec<_>>(),
-        "engines": engines.map(|e| engine(e, loads)).collect::<Vec<_>>(),
+        "prefix_index": app.services.prefixes.all().get(&model.id).map(|index| prefix_index(index)),
+        "engines": engines.map(|e| engine(app, e)).collect::<Vec<_>>(),
     })
 }
 
@@ -97,7 +96,7 @@ fn group(group: &EngineGroup) -> Value {
     json!({"worker_ids": ids, "policy": group.policy().kind().as_str()})
 }
 
-fn engine(engine: &Worker, loads: &EngineLoadTable) -> Value {
+fn engine(app: &App, engine: &Worker) -> Value {
     let now = Instant::now();
     let (breaker, cool_down) = engine.breaker().state(now);
     json!({
@@ -112,7 +111,8 @@ fn engine(engine: &Worker, loads: &EngineLoadTable) -> Value {
         "breaker": breaker.as_str(),
         "breaker_cool_down_ms": u64::try_from(cool_down.as_millis()).unwrap_or(u64::MAX),
         "inflight": engine.inflight(),
-        "report": loads.last(engine.id()).0.map(|load| report(&load, loads.now())),
+        "report": app.services.loads.last(engine.id()).0.map(|load| report(&load, app.services.loads.now())),
+        "kv_events": kv_events(app, engine, now),
     })
 }
 
@@ -122,4 +122,48 @@ fn report(load: &EngineLoad, now: Instant) -> Value {
     let mut view = json!(ReportView::new(load, now));
     view["fresh"] = json!(age <= FRESHNESS);
     view
+}
+
+/// The model's index: its size and its block format.
+fn prefix_index(index: &LocalPrefixes) -> Value {
+    let size = index.size();
+    let format = index.format();
+    json!({
+        "block_size": format.map(|format| format.block_size),
+        "bigram": format.map(|format| format.unit == BlockUnit::Bigram),
+        "blocks": size.blocks,
+        "holdings": size.holdings,
+        "owners": size.owners,
+        "bytes": size.bytes,
+    })
+}
+
+/// The engine's event streams by rank; null when it is not followed.
+fn kv_events(app: &App, engine: &Worker, now: Instant) -> Value {
+    let index = app.services.prefixes.of(engine.model());
+    match app.kv_feeds.status(engine.model(), engine.origin()) {
+        None => Value::Null,
+        Some(FollowStatus::Refused(format)) => {
+            json!({"subscribed": false, "refused": format!("the index has blocks of {}", format.block_size)})
+        }
+        Some(FollowStatus::Following(ranks)) => {
+            let ranks = ranks.iter().zip(0..).map(|(status, rank)| {
+                let [batches, gaps, lost, restarts] = status.counts();
+                let last = status.last();
+                let age = last.map(|(at, _)| now.saturating_duration_since(at));
+                json!({
+                    "rank": rank,
+                    "connected": status.connected(),
+                    "blocks": index.blocks_of(engine.origin(), rank),
+                    "batches": batches,
+                    "gaps": gaps,
+                    "lost": lost,
+                    "restarts": restarts,
+                    "last_sequence": last.map(|(_, sequence)| sequence),
+                    "last_age_ms": age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+                })
+            });
+            json!({"subscribed": true, "ranks": ranks.collect::<Vec<_>>()})
+        }
+    }
 }

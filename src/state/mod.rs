@@ -1,10 +1,11 @@
-//! What was observed: engine reports and affinity bindings, prefixes later.
+//! What was observed: engine reports, affinity bindings, and which engine holds which prefix.
 //!
 //! State knows ids and numbers. It knows no policy, no bucket and no HTTP.
 
 mod affinity;
 mod engine_load;
 mod load_table;
+pub mod prefix;
 
 pub use affinity::{
     AffinityKind, AffinityScope, AffinityStore, AffinityStores, AffinityTimes, Binding, MAX_BYTES,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sgl_edge::feeds::{FeedStats, FeedThread, Member};
 use sgl_edge::ids::Stage;
-use sgl_edge::mock::{self, Engine, EngineConfig, Faults, Publish};
+use sgl_edge::mock::{self, Engine, EngineConfig, Faults};
 use sgl_edge::policies::{AdmissionLimits, LeastLoadPolicy};
 use sgl_edge::state::{EngineLoad, EngineLoadTable, FRESHNESS};
 use sgl_edge::workers::{EngineUrl, Facts, Worker, WorkerSpec};
@@ -32,10 +32,9 @@ struct Rig {
 async fn engine(name: &str, ranks: u16) -> (Engine, Arc<Worker>) {
     let config = EngineConfig {
         name: name.to_owned(),
-        publish: Some(Publish {
-            ranks,
-            ..Publish::default()
-        }),
+        kv_port: Some(0),
+        load_port: Some(0),
+        kv_ranks: ranks,
         ttft: Duration::from_secs(3600),
         max_running_requests: 2,
         ..EngineConfig::default()
@@ -245,7 +244,7 @@ async fn an_engine_that_is_killed_and_comes_back_is_heard_again() {
     rig.until("the first report", |rig| rig.load(0).is_some())
         .await;
     let (engine, worker) = rig.engines.remove(0);
-    let (address, published) = (engine.addr(), engine.published().expect("it publishes"));
+    let (address, published) = (engine.addr(), (engine.kv_port(), engine.load_port()));
     engine.shutdown().await;
     let heard = || rig.table.last(worker.id()).1.expect("heard before");
     let (before, lost) = (heard(), rig.stats.connections_lost());
@@ -255,11 +254,8 @@ async fn an_engine_that_is_killed_and_comes_back_is_heard_again() {
     .await;
     let config = EngineConfig {
         listen: address,
-        publish: Some(Publish {
-            events_port: published.events_port,
-            load_port: published.load_port,
-            ranks: 1,
-        }),
+        kv_port: published.0,
+        load_port: published.1,
         ..EngineConfig::default()
     };
     let _again = mock::start(config).await.expect("the same ports");

@@ -2,6 +2,7 @@
 
 mod affinity;
 mod bad_input;
+mod cache;
 mod explain;
 mod flags;
 mod metrics;

@@ -206,6 +206,7 @@ fn the_size_of_a_request_is_no_part_of_admission() {
             token_ids: None,
             session_key: None,
             routing_key: None,
+            prefix: &crate::support::picks::NO_PREFIX,
             explain: None,
         };
         let pick = crate::support::picks::now(policy.pick(&engines, &request));

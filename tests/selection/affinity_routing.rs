@@ -49,7 +49,7 @@ fn headers_are_read_only_when_some_group_needs_them() {
     for (policy, session, routing) in rows {
         let router = Router::of(&PLAIN, &one(policy));
         let prepared = router.prepare_with(&chat(1, None), &both).expect("good");
-        let request = prepared.bucket_request();
+        let request = prepared.bucket_request(&crate::support::picks::NO_PREFIX);
         assert_eq!(
             (request.session_key, request.routing_key),
             (session, routing),
@@ -73,7 +73,12 @@ fn a_group_of_one_role_switches_a_header_on_for_the_model() {
     );
     let given = headers(&[("x-tenant", "t"), ("x-sgl-routing-key", "other")]);
     let prepared = router.prepare_with(&chat(1, None), &given).expect("good");
-    assert_eq!(prepared.bucket_request().routing_key, Some("t"));
+    assert_eq!(
+        prepared
+            .bucket_request(&crate::support::picks::NO_PREFIX)
+            .routing_key,
+        Some("t")
+    );
 }
 
 #[test]

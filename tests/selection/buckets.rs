@@ -174,6 +174,7 @@ fn every_fact_reaches_both_policies_unchanged_with_the_buckets_own_id() {
         token_ids: Some(&[5, 6, 7]),
         session_key: Some("session"),
         routing_key: Some("route"),
+        prefix: &crate::support::picks::NO_PREFIX,
         explain: None,
     };
     let bare = BucketRequest {
@@ -183,6 +184,7 @@ fn every_fact_reaches_both_policies_unchanged_with_the_buckets_own_id() {
         token_ids: None,
         session_key: None,
         routing_key: None,
+        prefix: &crate::support::picks::NO_PREFIX,
         explain: None,
     };
     for request in [full, bare] {

@@ -14,6 +14,7 @@ use sgl_edge::server::pool::WorkPool;
 use sgl_edge::server::prepare::{Counting, Prepared, prepare};
 use sgl_edge::server::routing::Routing;
 use sgl_edge::state::EngineLoadTable;
+use sgl_edge::state::prefix::PrefixMemo;
 use sgl_edge::tokenizer::TokenSource;
 
 use crate::support::routing::value;
@@ -256,7 +257,7 @@ async fn raw_text_has_a_length_but_no_ids() {
     assert_eq!(
         (
             prepared.prompt.input_tokens,
-            prepared.bucket_request().token_ids
+            prepared.bucket_request(&PrefixMemo::none()).token_ids
         ),
         (3, None)
     );

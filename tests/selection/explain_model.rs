@@ -169,7 +169,7 @@ fn an_explanation_predicts_the_real_pick() {
                 }
             }));
             if rng.random_bool(0.3) && !held.is_empty() {
-                held.swap_remove(rng.random_range(0..held.len()));
+                drop(held.swap_remove(rng.random_range(0..held.len())));
             }
         }
     }

@@ -10,6 +10,7 @@ use sgl_edge::policies::{
     AdmissionLimits, LeastLoadPolicy, Limit, PickError, PickRequest, Policy, PolicyParams,
     PolicyServices, Reason, StickyFallback, StickyParams, build,
 };
+use sgl_edge::state::prefix::PrefixMemo;
 use sgl_edge::state::{EngineLoad, EngineLoadTable, FRESHNESS};
 use sgl_edge::workers::{InflightGuard, Worker};
 use tokio::time::Instant;
@@ -282,6 +283,7 @@ async fn an_explanation_shows_source_and_keys_and_moves_no_cursor() {
             token_ids: None,
             session_key: None,
             routing_key: None,
+            prefix: &PrefixMemo::none(),
             explain: Some(&explanation),
         };
         let pick = now(policy.pick(&engines, &request)).unwrap();

@@ -14,6 +14,7 @@ mod answers;
 mod bucket_loop;
 mod bucket_loop_worked;
 mod buckets;
+mod cache_aware;
 mod counting;
 mod dispatch;
 mod explain;

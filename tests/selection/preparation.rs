@@ -139,7 +139,7 @@ fn the_callers_own_ids_are_the_length_and_the_ids() {
         .expect("good");
     assert_eq!(prepared.prompt.source, TokenSource::InputIds);
     assert_eq!(prepared.prompt.input_tokens, 3);
-    let request = prepared.bucket_request();
+    let request = prepared.bucket_request(&crate::support::picks::NO_PREFIX);
     assert_eq!(request.token_ids, Some(&[5, 6, u32::MAX][..]));
     assert_eq!(request.input_tokens, 3);
     assert_eq!(request.model.as_str(), "m");
@@ -181,7 +181,12 @@ fn the_peak_is_the_input_plus_the_requested_output_and_unknown_without_one() {
         let body = format!(r#"{{"model":"m","input_ids":[1,2,3]{budget}}}"#);
         let prepared = router().prepare(&body).expect("good");
         assert_eq!(prepared.expected_peak_tokens, expected, "{budget}");
-        assert_eq!(prepared.bucket_request().expected_peak_tokens, expected);
+        assert_eq!(
+            prepared
+                .bucket_request(&crate::support::picks::NO_PREFIX)
+                .expected_peak_tokens,
+            expected
+        );
     }
 }
 

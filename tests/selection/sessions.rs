@@ -12,6 +12,7 @@ use sgl_edge::policies::{
     Affinity, BoxFuture, Limit, Pick, PickError, PickRequest, Policy, PolicyKind, Reason,
     Rejection, SessionAwarePolicy, StickyPolicy,
 };
+use sgl_edge::state::prefix::PrefixMemo;
 use sgl_edge::state::{AffinityScope, AffinityStore};
 use sgl_edge::workers::Worker;
 
@@ -101,6 +102,7 @@ impl Case {
             Kind::Session => (key, Some("of the other kind")),
             Kind::Sticky => (Some("of the other kind"), key),
         };
+        static NO_LOOKUPS: PrefixMemo<'static> = PrefixMemo::none();
         PickRequest {
             model: &self.model,
             stage: Stage::Plain,
@@ -110,6 +112,7 @@ impl Case {
             token_ids: None,
             session_key,
             routing_key,
+            prefix: &NO_LOOKUPS,
             explain: None,
         }
     }

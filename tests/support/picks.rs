@@ -10,6 +10,7 @@ use sgl_edge::buckets::{
 };
 use sgl_edge::ids::{BucketId, ModelId, Stage};
 use sgl_edge::policies::{Pick, PickError, PickRequest, Policy};
+use sgl_edge::state::prefix::PrefixMemo;
 use sgl_edge::workers::{Worker, WorkerRegistry};
 
 use super::engines::MODEL;
@@ -18,6 +19,9 @@ use super::engines::MODEL;
 pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().expect("an answer without waiting")
 }
+
+/// For requests whose prefix nobody knows.
+pub(crate) static NO_PREFIX: PrefixMemo<'static> = PrefixMemo::none();
 
 /// The facts of a short request of `model`.
 pub(crate) fn facts(model: &ModelId) -> BucketRequest<'_> {
@@ -28,6 +32,7 @@ pub(crate) fn facts(model: &ModelId) -> BucketRequest<'_> {
         token_ids: None,
         session_key: None,
         routing_key: None,
+        prefix: &NO_PREFIX,
         explain: None,
     }
 }
@@ -42,6 +47,7 @@ fn at<'a>(model: &'a ModelId, stage: Stage, bucket: &'a BucketId) -> PickRequest
         token_ids: None,
         session_key: None,
         routing_key: None,
+        prefix: &NO_PREFIX,
         explain: None,
     }
 }

@@ -17,6 +17,7 @@ use sgl_edge::ids::{BucketId, ModelId, Stage};
 use sgl_edge::policies::{
     AdmissionLimits, PickRequest, Policy, PolicyParams, PolicyServices, SeededDraw, build,
 };
+use sgl_edge::state::prefix::PrefixMemo;
 use sgl_edge::state::{NativeReport, Report};
 use sgl_edge::workers::{EngineUrl, InflightGuard, Worker, WorkerSpec};
 use tokio::time::Instant;
@@ -189,6 +190,7 @@ impl Fleet {
             token_ids: None,
             session_key: None,
             routing_key: None,
+            prefix: &PrefixMemo::none(),
             explain: None,
         };
         let pick = policy.pick(&self.handles, &request).now_or_never();

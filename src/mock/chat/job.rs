@@ -18,6 +18,7 @@ use crate::mock::conn::{BusyGuard, Connection};
 use crate::mock::engine::Shared;
 use crate::mock::error::EngineError;
 use crate::mock::faults::Faults;
+use crate::mock::kv::{Sequence, answer_ids};
 use crate::mock::live::LiveRequest;
 use crate::mock::load::{Queued, Running};
 use crate::mock::pd::{FAKE_HOST, fetch_kv};
@@ -41,10 +42,22 @@ pub(crate) struct Job {
     queued: Option<Queued>,
     running: Option<Running>,
     prompt_tokens: u64,
+    prompt: Prompt,
+    /// Its place in the cache, once the prompt is computed.
+    sequence: Option<Sequence>,
+    said: Vec<String>,
     n: u32,
     bootstrap: Option<Bootstrap>,
     reply: Reply,
     made: u32,
+}
+
+/// What the cache needs of a request.
+#[derive(Debug, Default)]
+struct Prompt {
+    ids: Vec<u32>,
+    salt: Option<String>,
+    rank: Option<usize>,
 }
 
 /// What the generation did.
@@ -86,6 +99,13 @@ impl Job {
             queued: None,
             running: None,
             prompt_tokens: chat.prompt_tokens,
+            prompt: Prompt {
+                ids: chat.ids,
+                salt: chat.cache_salt,
+                rank: chat.rank,
+            },
+            sequence: None,
+            said: Vec::new(),
             n: chat.n,
             bootstrap: chat.bootstrap,
             reply,
@@ -140,16 +160,22 @@ impl Job {
         }
     }
 
+    /// Computes what the cache does not hold, and holds it then.
     async fn compute_prompt(&mut self) {
-        let shared = &self.arrival.shared;
+        let shared = self.arrival.shared.clone();
+        let prompt = std::mem::take(&mut self.prompt);
+        let sequence = shared.kv.admit(prompt.ids, prompt.salt, prompt.rank);
+        let uncached = self.prompt_tokens - sequence.cached;
         let started = Instant::now();
         let rate = shared.config.prefill_rate.filter(|rate| *rate > 0);
         let work = rate.map_or(Duration::ZERO, |rate| {
-            Duration::from_secs_f64(self.prompt_tokens as f64 / f64::from(rate))
+            Duration::from_secs_f64(uncached as f64 / f64::from(rate))
         });
         sleep(self.ttft() + work).await;
         let took = started.elapsed().max(Duration::from_micros(1));
-        shared.scheduler.prefilled(self.prompt_tokens, took);
+        shared.scheduler.prefilled(uncached, took);
+        shared.kv.store(&sequence, &[]);
+        self.sequence = Some(sequence);
     }
 
     async fn prefill(&mut self) -> Result<(), EngineError> {
@@ -244,6 +270,7 @@ impl Job {
             return Step::End(self.reply.finish);
         };
         self.made += 1;
+        self.said.push(token.clone());
         self.arrival.guard.add_tokens(u64::from(self.n));
         if let Some(running) = &mut self.running {
             running.grow(u64::from(self.n));
@@ -256,11 +283,21 @@ impl Job {
         Usage {
             prompt: self.prompt_tokens,
             completion: self.arrival.guard.tokens(),
+            cached: self
+                .sequence
+                .as_ref()
+                .filter(|_| self.arrival.shared.config.cache_report)
+                .map(|sequence| sequence.cached),
         }
     }
 
-    /// Gives everything back and books `outcome`.
+    /// Gives everything back and books `outcome`; what was said is in the cache from now on.
     pub(crate) fn finish(mut self, outcome: Outcome) {
+        if let Some(sequence) = &self.sequence {
+            let shared = &self.arrival.shared;
+            let made = answer_ids(&self.said, shared.config.tokenizer.as_deref());
+            shared.kv.store(sequence, &made);
+        }
         self.arrival.guard.set(outcome);
     }
 }

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::mock::error::EngineError;
+use crate::mock::kv::{MockTokenizer, prompt_ids};
 use crate::mock::stats::Bootstrap;
 
 /// Most choices of one request; chosen, so that one number cannot fill the memory.
@@ -22,7 +23,9 @@ struct RawChat {
     n: Option<u32>,
     max_tokens: Option<i64>,
     max_completion_tokens: Option<i64>,
-    input_ids: Option<Vec<i64>>,
+    input_ids: Option<Vec<u32>>,
+    cache_salt: Option<String>,
+    routed_dp_rank: Option<usize>,
     rid: Option<String>,
     tools: Option<Vec<RawTool>>,
     tool_choice: Option<Value>,
@@ -67,8 +70,13 @@ pub(crate) struct ChatRequest {
     pub(crate) max_tokens: Option<u32>,
     /// Text of the last user message, parts joined.
     pub(crate) text: String,
-    /// Length of `input_ids`, else bytes of text / 4; at least 1.
+    /// `input_ids`, else by the tokenizer, else one for four bytes of text; at least one.
+    pub(crate) ids: Vec<u32>,
+    /// Length of `ids`.
     pub(crate) prompt_tokens: u64,
+    pub(crate) cache_salt: Option<String>,
+    /// The rank that the caller asked for.
+    pub(crate) rank: Option<usize>,
     /// The function to call, if the answer is to be a tool call.
     pub(crate) tool: Option<String>,
     pub(crate) bootstrap: Option<Bootstrap>,
@@ -78,7 +86,11 @@ impl ChatRequest {
     /// Reads a body.
     ///
     /// `context_length` is the longest prompt, tokens.
-    pub(crate) fn parse(body: &Bytes, context_length: u32) -> Result<Self, EngineError> {
+    pub(crate) fn parse(
+        body: &Bytes,
+        context_length: u32,
+        tokenizer: Option<&dyn MockTokenizer>,
+    ) -> Result<Self, EngineError> {
         let value: Value = serde_json::from_slice(body)
             .map_err(|error| EngineError::schema(format!("JSON decode error: {error}")))?;
         let raw: RawChat = serde_json::from_value(value)
@@ -92,7 +104,10 @@ impl ChatRequest {
                 "n must be between 1 and {MAX_CHOICES}, got {n}"
             )));
         }
-        let prompt_tokens = prompt_tokens(&raw);
+        let texts: String = raw.messages.iter().map(RawMessage::text).collect();
+        let sent = raw.input_ids.clone().filter(|ids| !ids.is_empty());
+        let ids = prompt_ids(sent, &texts, body, tokenizer);
+        let prompt_tokens = ids.len() as u64;
         if prompt_tokens > u64::from(context_length) {
             return Err(EngineError::bad_request(format!(
                 "The input ({prompt_tokens} tokens) is longer than the model's context length \
@@ -110,7 +125,10 @@ impl ChatRequest {
                 .and_then(|o| o.continuous_usage_stats)
                 .unwrap_or(false),
             max_tokens: max_tokens(&raw)?,
+            ids,
             prompt_tokens,
+            cache_salt: raw.cache_salt.clone().filter(|salt| !salt.is_empty()),
+            rank: raw.routed_dp_rank,
             tool: tool(&raw, &text)?,
             text,
             bootstrap: raw.bootstrap_room.map(|room| Bootstrap {
@@ -135,14 +153,6 @@ impl RawMessage {
             _ => String::new(),
         }
     }
-}
-
-fn prompt_tokens(raw: &RawChat) -> u64 {
-    let tokens = match &raw.input_ids {
-        Some(ids) => ids.len(),
-        None => raw.messages.iter().map(|m| m.text().len()).sum::<usize>() / 4,
-    };
-    (tokens as u64).max(1)
 }
 
 fn max_tokens(raw: &RawChat) -> Result<Option<u32>, EngineError> {

@@ -38,6 +38,8 @@ impl Finish {
 pub(crate) struct Usage {
     pub(crate) prompt: u64,
     pub(crate) completion: u64,
+    /// Prompt tokens that were in the cache, where the engine reports them.
+    pub(crate) cached: Option<u64>,
 }
 
 impl Usage {
@@ -46,7 +48,7 @@ impl Usage {
             "prompt_tokens": self.prompt,
             "total_tokens": self.prompt + self.completion,
             "completion_tokens": self.completion,
-            "prompt_tokens_details": null,
+            "prompt_tokens_details": self.cached.map(|cached| json!({"cached_tokens": cached})),
             "reasoning_tokens": 0,
             "completion_tokens_details": null,
         })

@@ -44,7 +44,10 @@ pub async fn explain_files(files: &Files) -> Result<Explained, Vec<String>> {
     );
     // Far from the start of the clock, so that a report can be of any age.
     let now = Instant::now() + Duration::from_secs(10 * 365 * 86_400);
-    let services = PolicyServices::new(Arc::new(EngineLoadTable::frozen(now)));
+    let services = PolicyServices {
+        assumed_prefixes: Some(Arc::default()),
+        ..PolicyServices::new(Arc::new(EngineLoadTable::frozen(now)))
+    };
     let routing = config::load(&files.config)
         .map_err(|errors| errors.to_string().lines().map(str::to_owned).collect())
         .and_then(|config| {

@@ -4,6 +4,7 @@
 //! uses.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 use crate::ids::{BucketId, ModelId, Stage, WorkerId};
 use crate::policies::PolicyServices;
 use crate::server::routing::Routing;
+use crate::state::prefix::{Assumption, LookupRejected, Unavailable};
 use crate::state::{AffinityKind, AffinityScope, EngineLoadTable, NativeReport, RankLoad, Report};
 use crate::workers::{Outcome, Worker};
 
@@ -20,6 +22,7 @@ use crate::workers::{Outcome, Worker};
 #[serde(deny_unknown_fields, default)]
 pub struct StateFile {
     engines: BTreeMap<WorkerId, EngineState>,
+    prefix: PrefixState,
     bindings: Vec<BindingState>,
 }
 
@@ -63,6 +66,24 @@ impl Default for EngineState {
             reports: Vec::new(),
         }
     }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct PrefixState {
+    block_size: Option<u32>,
+    holders: BTreeMap<WorkerId, u32>,
+    error: Option<PrefixFailure>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PrefixFailure {
+    Timeout,
+    Unreachable,
+    Overloaded,
+    TooLarge,
+    Rejected,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -123,6 +144,7 @@ impl StateFile {
                 )),
             }
         }
+        problems.extend(self.prefix.apply(&workers, services));
         for (index, binding) in self.bindings.iter().enumerate() {
             if let Err(problem) = binding.apply(routing, services, model) {
                 problems.push(format!("bindings[{index}]{problem}"));
@@ -133,6 +155,38 @@ impl StateFile {
         } else {
             Err(problems)
         }
+    }
+}
+
+impl PrefixState {
+    fn apply(&self, workers: &[Arc<Worker>], services: &PolicyServices) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut holders = Vec::new();
+        for (id, blocks) in &self.holders {
+            match workers.iter().find(|worker| worker.id() == id) {
+                Some(worker) => holders.push((Arc::clone(worker.origin()), *blocks)),
+                None => problems.push(format!(
+                    "prefix.holders.{id}: the configuration has no such engine"
+                )),
+            }
+        }
+        if self.block_size == Some(0) {
+            problems.push("prefix.block_size: must be at least 1".to_owned());
+        }
+        if let Some(assumed) = &services.assumed_prefixes {
+            assumed.assume(Assumption {
+                block_size: self.block_size,
+                holders,
+                failure: self.error.map(|error| match error {
+                    PrefixFailure::Timeout => Ok(Unavailable::Timeout),
+                    PrefixFailure::Unreachable => Ok(Unavailable::Unreachable),
+                    PrefixFailure::Overloaded => Ok(Unavailable::Overloaded),
+                    PrefixFailure::TooLarge => Ok(Unavailable::TooLarge),
+                    PrefixFailure::Rejected => Err(LookupRejected("as assumed".to_owned())),
+                }),
+            });
+        }
+        problems
     }
 }
 

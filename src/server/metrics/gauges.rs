@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use crate::feeds::FeedStats;
 use crate::ids::Stage;
+use crate::state::prefix::PrefixIndexes;
 use crate::state::{AffinityKind, AffinityStore, AffinityStores, EngineLoadTable, FRESHNESS};
 use crate::workers::Members;
 
@@ -55,6 +56,41 @@ pub fn of_affinity(stores: &AffinityStores) -> Registry {
     let all: [Box<dyn prometheus::core::Collector>; 3] =
         [Box::new(bindings), Box::new(evicted), Box::new(expired)];
     register(&registry, all);
+    registry
+}
+
+/// Series of the prefix indexes of the models that use one.
+#[must_use]
+pub fn of_prefixes(indexes: &PrefixIndexes) -> Registry {
+    let registry = registry();
+    let gauge = |name: &str, help: &str| {
+        let gauge = IntGaugeVec::new(Opts::new(name, help), &["model"]);
+        let gauge = gauge.expect("names and labels are valid");
+        registry
+            .register(Box::new(gauge.clone()))
+            .expect("every name is registered once");
+        gauge
+    };
+    let blocks = gauge("kv_index_blocks", "different blocks in the prefix index");
+    let owners = gauge(
+        "kv_index_owners",
+        "ranks that have a place in the prefix index",
+    );
+    let holdings = gauge(
+        "kv_index_holdings",
+        "pairs of a block and a rank that holds it",
+    );
+    let bytes = gauge("kv_index_bytes", "memory of the prefix index");
+    let whole = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+    for (model, prefixes) in indexes.all().iter() {
+        let size = prefixes.size();
+        let label = [model.as_str()];
+        blocks.with_label_values(&label).set(whole(size.blocks));
+        owners.with_label_values(&label).set(whole(size.owners));
+        let held = i64::try_from(size.holdings).unwrap_or(i64::MAX);
+        holdings.with_label_values(&label).set(held);
+        bytes.with_label_values(&label).set(whole(size.bytes));
+    }
     registry
 }
 

@@ -8,6 +8,7 @@ use sgl_edge::policies::{
     Reason, StickyFallback, StickyParams, build,
 };
 use sgl_edge::state::AffinityKind;
+use sgl_edge::state::prefix::PrefixMemo;
 use sgl_edge::workers::Worker;
 
 use super::rejected;
@@ -49,6 +50,7 @@ fn ask_at(
         token_ids: None,
         session_key: Some(key),
         routing_key: Some(key),
+        prefix: &PrefixMemo::none(),
         explain: None,
     };
     let pick = now(policy.pick(engines, &request))?;

@@ -1,0 +1,5 @@
+//! Cache-aware routing through HTTP, over engines that hold real caches and announce them.
+
+mod follow;
+mod indexer;
+mod streams;
