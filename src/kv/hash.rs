@@ -83,7 +83,7 @@ pub fn compressions(tokens: usize, format: BlockFormat) -> usize {
 ///
 /// * `salt`: the request's `cache_salt`; empty is none.
 ///
-/// About 3 ns a token at 64 tokens a block with SHA instructions (`benches/README.md`).
+/// About 5 ns a token at 64 tokens a block with SHA instructions (`benches/README.md`).
 #[must_use]
 pub fn block_hashes(ids: &[u32], format: BlockFormat, salt: Option<&str>) -> Vec<i64> {
     let mut chain = Chain::new(salt);

@@ -14,7 +14,7 @@ use crate::ids::ModelId;
 use crate::kv::hash::{compressions, whole_part};
 use crate::kv::{BlockFormat, KvEvent, block_count, block_hashes};
 
-/// Hash compressions that may run on the event loop: about 80 µs with SHA instructions. A longer
+/// Hash compressions that may run on the event loop: about 0.1 ms with SHA instructions. A longer
 /// prompt is copied and hashed elsewhere.
 const INLINE_COMPRESSIONS: usize = 2048;
 
