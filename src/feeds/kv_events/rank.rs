@@ -6,6 +6,8 @@
 //! forgotten, and as much as the publisher still remembers is replayed. A gap on a connection that
 //! stayed is repaired the same way within a time limit; what cannot be repaired is counted as lost
 //! and the stream goes on (removals in it may leave owners until the engine clears or restarts).
+//! The last messages before a silence leave no gap, and a publisher may not know yet of a new
+//! subscriber when it sends: what it remembers beyond the last applied one is asked for now and then.
 //! Source: engine-wire §1.4, §1.6, §1.9.
 
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::{Instant, timeout_at};
 
 use super::counters::{KvEventCounters, RankStatus};
 use super::cursor::{Cursor, END, Step};
@@ -26,6 +29,10 @@ use crate::workers::TcpEndpoint;
 const REPLAY_LIMIT: Duration = Duration::from_secs(2);
 /// Largest message that is taken, bytes: a full event has 65,536 hashes and its token ids.
 const MAX_MESSAGE: usize = 32 << 20;
+/// From a connection to the first look for messages that came before the publisher knew of it.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+/// From one look to the next: the last messages before a silence leave no gap that would show.
+const LOOK: Duration = Duration::from_secs(30);
 /// Attempts after which a missing connection is an error in the log.
 const PATIENCE: u32 = 5;
 
@@ -61,16 +68,31 @@ impl RankFeed {
         let mut socket = Subscription::new(self.events.clone(), &self.topic, MAX_MESSAGE);
         let mut stream = Stream::default();
         let mut failures = 0;
+        // When to ask for messages that should have come; only while connected, and of a replay.
+        let mut look = None;
         loop {
-            match socket.next().await {
+            let event = match look.filter(|_| self.replay.is_some()) {
+                None => socket.next().await,
+                Some(at) => match timeout_at(at, socket.next()).await {
+                    Ok(event) => event,
+                    Err(_) => {
+                        self.fetch_rest(&mut stream).await;
+                        look = Some(Instant::now() + LOOK);
+                        continue;
+                    }
+                },
+            };
+            match event {
                 Event::Connected => {
                     failures = 0;
                     self.status.connected.store(true, Ordering::Relaxed);
                     tracing::info!(engine = %self.engine, rank = self.rank, endpoint = %self.events, "subscribed to kv events");
                     self.connected(&mut stream).await;
+                    look = Some(Instant::now() + FIRST_LOOK);
                 }
                 Event::Message(message) => self.message(&mut stream, message).await,
                 Event::Lost(error, pause) => {
+                    look = None;
                     self.status.connected.store(false, Ordering::Relaxed);
                     failures += 1;
                     if failures == PATIENCE {
@@ -98,6 +120,16 @@ impl RankFeed {
             self.restart(stream);
         }
         stream.behind = !self.replay(stream, Wanted::all(None)).await;
+    }
+
+    /// Fetches what the publisher has sent and this rank has not heard.
+    async fn fetch_rest(&self, stream: &mut Stream) {
+        let wanted = Wanted {
+            from: stream.cursor.applied().map_or(0, |applied| applied + 1),
+            until: None,
+            first: None,
+        };
+        self.replay(stream, wanted).await;
     }
 
     async fn message(&self, stream: &mut Stream, message: Message) {
