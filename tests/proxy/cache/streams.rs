@@ -137,7 +137,10 @@ async fn a_killed_and_restarted_engine_leaves_no_stale_owner() {
             let ids = 1000 * (nth + 1);
             let body = prompt(ids..ids + 32).to_string();
             let mut client = crate::support::client::Client::connect(engine.addr()).await;
-            client.chat(body.as_bytes()).await;
+            let answer = client
+                .chat_with(body.as_bytes(), "content-type: application/json\r\n")
+                .await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
         }
         let known = 2 * u64::from(batches);
         eventually("another life was noticed", async || {
