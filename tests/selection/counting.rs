@@ -1,8 +1,11 @@
 //! Counting prompts, and leaving it out where no count can change the decision.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, mpsc};
+use std::task::Poll;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use rand::Rng;
 use serde_json::json;
@@ -10,7 +13,7 @@ use sgl_edge::buckets::TokenLimits;
 use sgl_edge::config;
 use sgl_edge::policies::PolicyServices;
 use sgl_edge::server::metrics::Metrics;
-use sgl_edge::server::pool::WorkPool;
+use sgl_edge::server::pool::{NotDone, WorkPool};
 use sgl_edge::server::prepare::{Counting, Prepared, prepare};
 use sgl_edge::server::routing::Routing;
 use sgl_edge::state::EngineLoadTable;
@@ -267,4 +270,76 @@ async fn raw_text_has_a_length_but_no_ids() {
         counter.series("ingress_tokenize_errors_total{model_id=\"m\"}"),
         1
     );
+}
+
+/// Work that holds the only thread of a pool until the sender is dropped.
+fn holding(pool: &WorkPool) -> (mpsc::Sender<()>, BoxFuture<'_, Result<(), NotDone>>) {
+    let (release, wait) = mpsc::channel::<()>();
+    let work = move || wait.recv().unwrap_or_default();
+    (release, pool.run(work, || ()).boxed())
+}
+
+#[tokio::test]
+async fn while_the_pool_is_busy_short_prompts_are_counted_and_a_full_queue_means_an_estimate() {
+    let counter = Counter::of("[{id: b, limits: {min: 0, max: 900}, groups: {plain: {}}}]");
+    let long = chat(&"word ".repeat(2_000), None);
+    let (release, mut held) = holding(&counter.pool);
+    assert!(futures_util::poll!(&mut held).is_pending());
+
+    let short = counter.prepare(&chat(&"word ".repeat(300), None)).await;
+    assert_eq!(short.prompt.source, TokenSource::Chat);
+
+    let mut queue = Vec::new();
+    loop {
+        let mut waiting = counter.pool.run(|| (), || ()).boxed();
+        match futures_util::poll!(&mut waiting) {
+            Poll::Pending => queue.push(waiting),
+            Poll::Ready(done) => {
+                assert_eq!(done, Err(NotDone::QueueFull));
+                break;
+            }
+        }
+    }
+    let estimated = counter.prepare(&long).await;
+    assert_eq!(estimated.prompt.source, TokenSource::Estimate);
+    assert_eq!(estimated.prompt.input_tokens, long.len() as u64 / 4);
+    let full = "tokenize_fallbacks_total{model_id=\"m\",reason=\"queue_full\"}";
+    assert_eq!(counter.series(full), 1);
+
+    drop(release);
+    held.await.expect("done");
+    for waiting in queue {
+        waiting.await.expect("done");
+    }
+    while counter.pool.taken() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(
+        counter.prepare(&long).await.prompt.source,
+        TokenSource::Chat
+    );
+    assert_eq!(counter.series(full), 1);
+}
+
+#[tokio::test]
+async fn a_prompt_whose_client_left_the_queue_is_not_encoded() {
+    let counter = Counter::of("[{id: b, limits: {min: 0, max: 900}, groups: {plain: {}}}]");
+    let long = chat(&"word ".repeat(2_000), None);
+    let (release, mut held) = holding(&counter.pool);
+    assert!(futures_util::poll!(&mut held).is_pending());
+    let mut left = counter.prepare(&long).boxed();
+    assert!(futures_util::poll!(&mut left).is_pending());
+    drop(left);
+    drop(release);
+    held.await.expect("done");
+    counter
+        .pool
+        .run(|| (), || ())
+        .await
+        .expect("its turn comes after");
+    assert_eq!(
+        counter.series("tokenize_abandoned_total{model_id=\"m\"}"),
+        1
+    );
+    assert_eq!(counter.series("tokenize_seconds_count"), 0);
 }
