@@ -98,7 +98,7 @@ fn stream(filled: &Filled, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()
         while !stop.load(Ordering::Relaxed) {
             let due = started.elapsed().as_secs_f64() * EVENTS_A_SECOND;
             while (sent as f64) < due {
-                let prompt = 1 << 40 | sent / 2;
+                let prompt = (1 << 40) | (sent / 2);
                 let names = names(prompt, SHARED + 1);
                 let event = match sent % 2 {
                     0 => stored(&names, SHARED),
