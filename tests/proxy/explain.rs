@@ -45,7 +45,9 @@ async fn fleet(policy: Value) -> (Proxy, [sgl_edge::mock::Engine; 2]) {
     small["groups"]["plain"]["policy"] = policy;
     let large = bucket("large", 0, json!(["E2"]), json!({}));
     let settings = plain_buckets(&[&engines[0], &engines[1]], json!([small, large]));
-    let settings = and(settings, json!({"response_headers": true, "health": null}));
+    // Nothing but requests may move a number.
+    let mut settings = and(settings, json!({"response_headers": true, "health": null}));
+    settings["models"][0]["load_poll_interval"] = Value::Null;
     (Proxy::start(settings).await, engines)
 }
 

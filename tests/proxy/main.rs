@@ -5,6 +5,7 @@ mod bad_input;
 mod cache;
 mod explain;
 mod flags;
+mod loads;
 mod metrics;
 mod outcomes;
 mod pd;

@@ -252,3 +252,62 @@ outcome: 200: bucket all, plain E2
 ";
     assert_eq!(text, expected);
 }
+
+#[test]
+fn the_worked_example_of_the_design_is_answered_exactly() {
+    let engine = |id: &str, port| json!({"id": id, "url": format!("http://127.0.0.1:{port}"), "role": "plain"});
+    let cached = json!({"type": "cache_aware", "worker_queue_limit": 4});
+    let config = json!({"models": [{
+        "id": "qwen2.5-7b-instruct",
+        "engines": {"static": [engine("E1", 1), engine("E2", 2), engine("E3", 3)]},
+        "buckets": [
+            {"id": "short-context", "rank": 10, "limits": {"max": 4096},
+             "groups": {"plain": {"policy": {"type": "session_aware"}}}},
+            {"id": "long-context", "rank": 20, "limits": {"max": 131_072},
+             "groups": {"plain": {"policy": cached}}},
+        ],
+    }]});
+    let ids: Vec<u32> = (0..8192).collect();
+    let body = json!({
+        "model": "qwen2.5-7b-instruct", "messages": [], "input_ids": ids, "max_tokens": 1024,
+    });
+    let files = Files::new("example", &config, &body.to_string());
+    files.write(
+        "state.json",
+        include_str!("../../fixtures/explain/state.json"),
+    );
+    let expected: Value =
+        serde_json::from_str(include_str!("../../fixtures/explain/expected.json")).expect("JSON");
+    assert_eq!(files.json(&["--state", "state.json"]), expected);
+}
+
+#[test]
+fn a_failed_lookup_of_the_state_file_is_a_miss_or_ends_routing() {
+    let files = Files::new("lookup", &config(json!({"type": "cache_aware"})), BODY);
+    let rows = [
+        (r#"{"prefix": {}}"#, "no_signal", 200),
+        (r#"{"prefix": {"block_size": 1}}"#, "answered", 200),
+        (
+            r#"{"prefix": {"block_size": 1, "error": "timeout"}}"#,
+            "unavailable",
+            200,
+        ),
+        (
+            r#"{"prefix": {"block_size": 1, "error": "too_large"}}"#,
+            "unavailable",
+            200,
+        ),
+        (
+            r#"{"prefix": {"block_size": 1, "error": "rejected"}}"#,
+            "rejected",
+            500,
+        ),
+    ];
+    for (state, index, status) in rows {
+        files.write("state.json", state);
+        let explained = files.json(&["--state", "state.json"]);
+        let group = &explained["attempts"][0]["groups"][0];
+        assert_eq!(group["compared"]["index"], index, "{state}: {explained}");
+        assert_eq!(explained["outcome"]["status"], status, "{state}");
+    }
+}

@@ -194,9 +194,10 @@ async fn a_prefill_that_fails_after_decode_began_cuts_the_stream() {
 #[tokio::test]
 async fn a_late_prefill_failure_hits_no_other_request() {
     let pair = pair_with(json!({"circuit_breaker": null})).await;
-    // Decode is through before prefill fails; its connection serves the next requests.
+    // Decode is through before prefill fails, on a slow machine too; its connection serves the next
+    // requests.
     pair.prefill.faults().set(Faults {
-        reply_delay_ms: 150,
+        reply_delay_ms: 1_500,
         late_status: Some(500),
         ..Faults::default()
     });
