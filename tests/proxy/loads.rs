@@ -35,7 +35,9 @@ async fn an_engine_without_a_load_socket_is_asked_and_its_cap_holds() {
     eventually("a report", async || report(&proxy).await["running"] == 0).await;
     // Somebody else's request is running there: only the report knows.
     let mut direct = crate::support::client::Client::connect(engine.addr()).await;
-    direct.send(&with_length(&small(), "")).await;
+    direct
+        .send(&with_length(&small(), "content-type: application/json\r\n"))
+        .await;
     seen(&engine, 1).await;
     eventually("the report shows it", async || {
         report(&proxy).await["running"] == 1
