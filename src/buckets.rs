@@ -6,6 +6,7 @@
 //! live engines, and believes a policy's answer only if it is the very handle it offered. Nothing
 //! here knows HTTP, falls to another bucket, takes a guard or sends anything.
 
+mod candidates;
 mod group;
 mod resolver;
 mod slo;

@@ -3,6 +3,7 @@
 //! ```text
 //!   ids                       names of things; knows nothing
 //!   kv                        how engines name and announce cached blocks; knows nothing
+//!   series                    counters by labels; knows nothing
 //!    |---- workers            who exists, and who is well
 //!    |---- state              what was observed: loads (bindings and prefixes to come)
 //!    |        |---- feeds   what engines publish, turned into state
@@ -31,6 +32,7 @@ pub mod logging;
 pub mod mock;
 pub mod policies;
 pub mod proxy;
+pub mod series;
 pub mod server;
 pub mod state;
 pub mod tokenizer;

@@ -5,6 +5,7 @@
 //! mixes plain with prefill or decode engines and then changes nothing. It knows no policy, no
 //! bucket and no HTTP. Source: design "Data ownership", policy-semantics §18.
 
+pub mod availability;
 pub mod breaker;
 mod endpoint;
 mod inflight;
@@ -186,7 +187,9 @@ impl Worker {
 
     /// Stores the verdict of the active health checks.
     pub fn set_healthy(&self, healthy: bool) {
-        self.healthy.store(healthy, Ordering::Relaxed);
+        if self.healthy.swap(healthy, Ordering::Relaxed) != healthy {
+            availability::changed();
+        }
     }
 
     /// A handle with the role and bootstrap port that the engine tells, where the role differs
@@ -211,7 +214,11 @@ impl Worker {
 
     /// Leaves it out or takes it back; true if that changed anything.
     pub(crate) fn set_misplaced(&self, misplaced: bool) -> bool {
-        self.misplaced.swap(misplaced, Ordering::Relaxed) != misplaced
+        let changed = self.misplaced.swap(misplaced, Ordering::Relaxed) != misplaced;
+        if changed {
+            availability::changed();
+        }
+        changed
     }
 
     /// What it said of itself.
@@ -230,6 +237,12 @@ impl Worker {
     #[must_use]
     pub fn available(&self, now: Instant) -> bool {
         self.healthy() && !self.misplaced() && self.breaker.would_allow(now)
+    }
+
+    /// When the answer of [`available`](Self::available) may change after `now` by time alone.
+    #[must_use]
+    pub fn availability_changes_at(&self, now: Instant) -> Option<Instant> {
+        self.breaker.changes_at(now)
     }
 
     /// Of the requests this router holds a guard for, those dispatched at `since` or later.

@@ -13,16 +13,17 @@ mod words;
 use words::{Word, words};
 
 /// Each module of the crate and the modules that it may name through `crate::`.
-const MAY_NAME: [(&str, &[&str]); 15] = [
+const MAY_NAME: [(&str, &[&str]); 16] = [
     ("ids", &[]),
     ("kv", &[]),
+    ("series", &[]),
     ("workers", &["ids"]),
     ("state", &["ids", "kv"]),
     ("feeds", &["ids", "kv", "workers", "state"]),
     ("indexer", &["kv", "state"]),
     ("tokenizer", &[]),
     ("mock", &["kv"]),
-    ("policies", &["ids", "workers", "state"]),
+    ("policies", &["ids", "workers", "state", "series"]),
     ("buckets", &["ids", "workers", "state", "policies"]),
     ("config", &["ids", "workers", "policies"]),
     (
@@ -39,6 +40,7 @@ const MAY_NAME: [(&str, &[&str]); 15] = [
             "kv",
             "feeds",
             "indexer",
+            "series",
         ],
     ),
     (

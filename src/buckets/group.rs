@@ -9,23 +9,16 @@ use tokio::time::Instant;
 use crate::ids::{ModelId, Stage, WorkerId};
 use crate::policies::explain::NotCandidate;
 use crate::policies::{Pick, PickError, PickRequest, Policy};
-use crate::workers::{Members, Worker, WorkerRegistry};
+use crate::workers::{Worker, WorkerRegistry};
+
+use super::candidates::Candidates;
 
 /// Engines of one model and role that a bucket may use, and the policy that picks among them.
 #[derive(Debug)]
 pub struct EngineGroup {
     worker_ids: Option<HashSet<WorkerId>>,
     policy: Arc<dyn Policy>,
-    resolved: ArcSwapOption<Resolved>,
-}
-
-/// The members of one registry snapshot, so that a request does not look them up again.
-#[derive(Debug)]
-struct Resolved {
-    snapshot: Arc<Members>,
-    model: ModelId,
-    stage: Stage,
-    engines: Vec<Arc<Worker>>,
+    candidates: ArcSwapOption<Candidates>,
 }
 
 impl EngineGroup {
@@ -35,7 +28,7 @@ impl EngineGroup {
         Self {
             worker_ids: None,
             policy,
-            resolved: ArcSwapOption::empty(),
+            candidates: ArcSwapOption::empty(),
         }
     }
 
@@ -61,9 +54,8 @@ impl EngineGroup {
     /// Whether at least one member could be picked now. Asks no policy and changes nothing.
     #[must_use]
     pub fn has_candidate(&self, workers: &WorkerRegistry, model: &ModelId, stage: Stage) -> bool {
-        let now = Instant::now();
-        let resolved = self.members(workers, model, stage);
-        resolved.engines.iter().any(|engine| engine.available(now))
+        let candidates = self.candidates(workers, model, stage, Instant::now());
+        !candidates.engines().is_empty()
     }
 
     /// Filters live engines by model, health, stage and membership, in id order, and asks the
@@ -80,23 +72,11 @@ impl EngineGroup {
         workers: &WorkerRegistry,
         request: &PickRequest<'_>,
     ) -> Result<Pick, PickError> {
-        let resolved = self.members(workers, request.model, request.stage);
         let now = Instant::now();
-        // The list is copied only while some member is unavailable.
-        let available: Vec<Arc<Worker>>;
-        let candidates = if resolved.engines.iter().all(|engine| engine.available(now)) {
-            resolved.engines.as_slice()
-        } else {
-            let usable = resolved
-                .engines
-                .iter()
-                .filter(|engine| engine.available(now));
-            available = usable.cloned().collect();
-            available.as_slice()
-        };
-        let result = self.ask(candidates, request).await;
+        let candidates = self.candidates(workers, request.model, request.stage, now);
+        let result = self.ask(&candidates, request).await;
         if let Some(explain) = request.explain {
-            let engines = self.traces(&resolved, now);
+            let engines = self.traces(&candidates, now);
             explain.group(request.stage, self.policy.kind(), engines, &result);
         }
         result
@@ -104,17 +84,14 @@ impl EngineGroup {
 
     async fn ask(
         &self,
-        candidates: &[Arc<Worker>],
+        candidates: &Candidates,
         request: &PickRequest<'_>,
     ) -> Result<Pick, PickError> {
-        if candidates.is_empty() {
+        if candidates.engines().is_empty() {
             return Err(PickError::NoCandidates);
         }
-        let pick = self.policy.pick(candidates, request).await?;
-        if candidates
-            .iter()
-            .any(|candidate| Arc::ptr_eq(candidate, &pick.engine))
-        {
+        let pick = self.policy.pick(candidates.engines(), request).await?;
+        if candidates.offers(&pick.engine) {
             Ok(pick)
         } else {
             Err(PickError::OutsideCandidates(pick.engine.id().clone()))
@@ -122,7 +99,11 @@ impl EngineGroup {
     }
 
     /// Every engine of the model and role, with the reason against it.
-    fn traces(&self, resolved: &Resolved, now: Instant) -> Vec<(WorkerId, Option<NotCandidate>)> {
+    fn traces(
+        &self,
+        candidates: &Candidates,
+        now: Instant,
+    ) -> Vec<(WorkerId, Option<NotCandidate>)> {
         let against = |engine: &Worker| {
             if !self.is_member(engine) {
                 Some(NotCandidate::NotAMember)
@@ -134,8 +115,9 @@ impl EngineGroup {
                 None
             }
         };
-        let all = resolved.snapshot.of(&resolved.model, resolved.stage);
-        all.iter()
+        candidates
+            .all()
+            .iter()
             .map(|engine| (engine.id().clone(), against(engine)))
             .collect()
     }
@@ -146,28 +128,22 @@ impl EngineGroup {
             .is_none_or(|ids| ids.contains(engine.id()))
     }
 
-    fn members(&self, workers: &WorkerRegistry, model: &ModelId, stage: Stage) -> Arc<Resolved> {
-        let snapshot = workers.members();
-        if let Some(resolved) = self.resolved.load_full()
-            && Arc::ptr_eq(&resolved.snapshot, &snapshot)
-            && resolved.stage == stage
-            && resolved.model == *model
+    /// The engines that may be offered at `now`, made anew only after something changed.
+    fn candidates(
+        &self,
+        workers: &WorkerRegistry,
+        model: &ModelId,
+        stage: Stage,
+        now: Instant,
+    ) -> Arc<Candidates> {
+        if let Some(known) = self.candidates.load_full()
+            && known.hold(workers, model, stage, now)
         {
-            return resolved;
+            return known;
         }
-        let engines = snapshot
-            .of(model, stage)
-            .iter()
-            .filter(|engine| self.is_member(engine))
-            .cloned()
-            .collect();
-        let resolved = Arc::new(Resolved {
-            snapshot,
-            model: model.clone(),
-            stage,
-            engines,
-        });
-        self.resolved.store(Some(Arc::clone(&resolved)));
-        resolved
+        let is_member = |engine: &Worker| self.is_member(engine);
+        let fresh = Arc::new(Candidates::look(workers, model, stage, now, is_member));
+        self.candidates.store(Some(Arc::clone(&fresh)));
+        fresh
     }
 }

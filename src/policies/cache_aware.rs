@@ -25,8 +25,8 @@ use crate::ids::{Stage, WorkerId};
 use crate::policies::admission::{self, Admission, AdmissionLimits, EngineAdmission};
 use crate::policies::explain::{CacheCompared, CacheFallback, Compared, Explanation, IndexAnswer};
 use crate::policies::{
-    BoxFuture, Pick, PickError, PickRequest, Policy, PolicyKind, PolicyServices, PowerOfTwoPolicy,
-    Reason, Rejection, ids,
+    Pick, PickError, PickFuture, PickRequest, Policy, PolicyKind, PolicyServices, PowerOfTwoPolicy,
+    Reason, Rejection, ids, in_time,
 };
 use crate::state::prefix::{CacheSource, PrefixAnswer};
 use crate::state::{EngineLoadTable, LoadSnapshot};
@@ -282,7 +282,7 @@ impl Policy for CacheAwarePolicy {
         &'a self,
         engines: &'a [Arc<Worker>],
         request: &'a PickRequest<'a>,
-    ) -> BoxFuture<'a, Result<Pick, PickError>> {
-        Box::pin(self.choose(engines, request))
+    ) -> PickFuture<'a> {
+        in_time(self.choose(engines, request))
     }
 }

@@ -22,7 +22,10 @@ mod session_aware;
 mod sticky;
 
 use std::fmt;
+use std::future::{Ready, ready};
 use std::sync::Arc;
+
+use futures_util::future::Either;
 
 pub use admission::{
     Admission, AdmissionLimits, EngineAdmission, EngineMetrics, Limit, ParamsError, Rejection,
@@ -45,13 +48,29 @@ pub use sticky::StickyPolicy;
 
 use crate::ids::{BucketId, ModelId, Stage, WorkerId};
 use crate::state::prefix::{
-    AssumedPrefixes, CacheSource, LocalPrefixes, PrefixIndexes, PrefixMemo,
+    AssumedPrefixes, BoxFuture, CacheSource, LocalPrefixes, PrefixIndexes, PrefixMemo,
 };
 use crate::state::{AffinityKind, AffinityStores, EngineLoadTable};
 use crate::workers::Worker;
 
-/// A boxed future, so that [`Policy`] is object safe and a pick may wait for a remote index.
-pub use crate::state::prefix::BoxFuture;
+/// An answer that most policies have at once, without a heap allocation; a pick may also wait for a
+/// remote index.
+pub type PickFuture<'a> =
+    Either<Ready<Result<Pick, PickError>>, BoxFuture<'a, Result<Pick, PickError>>>;
+
+/// The pick of a policy that need not wait.
+#[must_use]
+pub fn at_once<'a>(picked: Result<Pick, PickError>) -> PickFuture<'a> {
+    Either::Left(ready(picked))
+}
+
+/// The pick of a policy that may wait.
+#[must_use]
+pub fn in_time<'a>(
+    picking: impl Future<Output = Result<Pick, PickError>> + Send + 'a,
+) -> PickFuture<'a> {
+    Either::Right(Box::pin(picking))
+}
 
 /// The facts a policy may use. No body, no headers, no state handles. Source: design §4.
 #[derive(Debug, Clone, Copy)]
@@ -183,7 +202,7 @@ pub trait Policy: Send + Sync + fmt::Debug {
         &'a self,
         engines: &'a [Arc<Worker>],
         request: &'a PickRequest<'a>,
-    ) -> BoxFuture<'a, Result<Pick, PickError>>;
+    ) -> PickFuture<'a>;
 }
 
 /// Shared services that policies may need. Built once per process; survives a reload.

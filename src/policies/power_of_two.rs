@@ -8,14 +8,20 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::policies::admission::{self, EngineAdmission};
 use crate::policies::explain::{Compared, LoadSource};
 use crate::policies::pressure::{Pressure, Source};
 use crate::policies::{
-    BoxFuture, Draw, Pick, PickError, PickRequest, Policy, PolicyKind, PowerOfTwoParams, Reason,
+    Draw, Pick, PickError, PickFuture, PickRequest, Policy, PolicyKind, PowerOfTwoParams, Reason,
+    at_once,
 };
 use crate::state::{EngineLoadTable, LoadSnapshot};
 use crate::workers::Worker;
+
+/// Samples up to this size need no heap.
+const FEW: usize = 4;
 
 /// `power_of_two`, and power-of-N for other values of `choices`.
 #[derive(Debug)]
@@ -53,7 +59,7 @@ impl PowerOfTwoPolicy {
         }
         let mut sample = Sample::new(engines.len(), self.params.choices());
         let drawn = (0..sample.left).map(|_| &engines[sample.next(self.draw.as_ref())]);
-        let drawn: Vec<&Arc<Worker>> = drawn.collect();
+        let drawn: SmallVec<[&Arc<Worker>; FEW]> = drawn.collect();
         let snapshot = self.loads.capture(drawn.iter().map(|engine| engine.id()));
         let engine = least_pressed(request, &drawn, &snapshot);
         admission::require(self.admission.as_ref(), engine, &snapshot, request.explain)?;
@@ -73,8 +79,8 @@ fn least_pressed<'e>(
     let pressures = drawn
         .iter()
         .map(|engine| Pressure::observe(engine, snapshot));
-    let pressures: Vec<Pressure<'_>> = pressures.collect();
-    let source = Source::of(request.stage, &pressures);
+    let pressures: SmallVec<[_; FEW]> = pressures.collect();
+    let source = Source::of(request.stage, pressures.iter());
     let mut best = 0;
     for rival in 1..drawn.len() {
         let order = source.compare(request.stage, &pressures[best], &pressures[rival]);
@@ -103,15 +109,15 @@ impl Policy for PowerOfTwoPolicy {
         &'a self,
         engines: &'a [Arc<Worker>],
         request: &'a PickRequest<'a>,
-    ) -> BoxFuture<'a, Result<Pick, PickError>> {
-        Box::pin(std::future::ready(self.choose(engines, request)))
+    ) -> PickFuture<'a> {
+        at_once(self.choose(engines, request))
     }
 }
 
 /// Distinct indices of `0..population` in random order, without a list of the population: the
 /// k-th draw is made among the indices not taken yet and shifted past the taken ones.
 struct Sample {
-    taken: Vec<usize>,
+    taken: SmallVec<[usize; FEW]>,
     population: usize,
     left: usize,
 }
@@ -120,7 +126,7 @@ impl Sample {
     fn new(population: usize, choices: usize) -> Self {
         let left = choices.min(population);
         Self {
-            taken: Vec::with_capacity(if left > 1 { left } else { 0 }),
+            taken: SmallVec::new(),
             population,
             left,
         }

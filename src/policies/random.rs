@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::policies::admission::{self, EngineAdmission};
 use crate::policies::explain::{Compared, Explanation};
 use crate::policies::{
-    BoxFuture, Draw, Pick, PickError, PickRequest, Policy, PolicyKind, Reason, ids,
+    Draw, Pick, PickError, PickFuture, PickRequest, Policy, PolicyKind, Reason, at_once, ids,
 };
 use crate::state::EngineLoadTable;
 use crate::workers::Worker;
@@ -68,7 +68,7 @@ impl Policy for RandomPolicy {
         &'a self,
         engines: &'a [Arc<Worker>],
         request: &'a PickRequest<'a>,
-    ) -> BoxFuture<'a, Result<Pick, PickError>> {
-        Box::pin(std::future::ready(self.choose(engines, request.explain)))
+    ) -> PickFuture<'a> {
+        at_once(self.choose(engines, request.explain))
     }
 }

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::policies::admission::{self, EngineAdmission};
 use crate::policies::explain::{Compared, Explanation};
-use crate::policies::{BoxFuture, Pick, PickError, PickRequest, Policy, PolicyKind, Reason, ids};
+use crate::policies::{
+    Pick, PickError, PickFuture, PickRequest, Policy, PolicyKind, Reason, at_once, ids,
+};
 use crate::state::EngineLoadTable;
 use crate::workers::Worker;
 
@@ -84,8 +86,8 @@ impl Policy for RoundRobinPolicy {
         &'a self,
         engines: &'a [Arc<Worker>],
         request: &'a PickRequest<'a>,
-    ) -> BoxFuture<'a, Result<Pick, PickError>> {
-        Box::pin(std::future::ready(self.choose(engines, request.explain)))
+    ) -> PickFuture<'a> {
+        at_once(self.choose(engines, request.explain))
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::policies::affinity::{Affinity, Placed};
-use crate::policies::{BoxFuture, Pick, PickError, PickRequest, Policy, PolicyKind, Reason};
+use crate::policies::{Pick, PickFuture, PickRequest, Policy, PolicyKind, Reason, in_time};
 use crate::workers::Worker;
 
 /// `session_aware`.
@@ -29,8 +29,8 @@ impl Policy for SessionAwarePolicy {
         &'a self,
         engines: &'a [Arc<Worker>],
         request: &'a PickRequest<'a>,
-    ) -> BoxFuture<'a, Result<Pick, PickError>> {
-        Box::pin(async move {
+    ) -> PickFuture<'a> {
+        in_time(async move {
             let (engine, placed) = self.0.place(engines, request, request.session_key).await?;
             let reason = match placed {
                 Placed::Keyless => Reason::NoSession,

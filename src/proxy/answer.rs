@@ -113,7 +113,7 @@ pub(crate) async fn send(session: &mut Session, ctx: &RequestCtx, answer: Answer
     }
     if ctx.routing.config.response_headers {
         for (name, value) in headers::edge_headers(ctx) {
-            head.insert_header(name, value)?;
+            head.insert_header(name, value.as_ref())?;
         }
     }
     let empty = answer.body.is_empty() || ctx.method == "HEAD";

@@ -13,9 +13,11 @@
 //! Source: pingora-notes §3.
 
 use bytes::{Bytes, BytesMut};
+use futures_util::future::poll_immediate;
 use http::header;
 use pingora::{Error, ErrorType};
 use pingora_proxy::Session;
+use tokio::time::Instant;
 
 use crate::proxy::ctx::{BodyState, RequestCtx};
 use crate::server::ApiError;
@@ -95,6 +97,13 @@ pub(crate) async fn read(
         idle: ctx.routing.config.timeouts.client_body_idle,
     };
     match length {
+        Some(length) if length <= RETRY_BUFFER => {
+            let bytes = reader.short().await?;
+            return Ok(Body {
+                bytes,
+                state: BodyState::Complete,
+            });
+        }
         Some(length) => reader.with_length(length).await?,
         None if reader.session.is_http2() => {
             let budget = (share, limits.max_buffered_body);
@@ -117,9 +126,11 @@ pub(crate) async fn read(
     })
 }
 
-/// Pingora will hand over a finished body only if it is empty or in the retry buffer.
+/// Pingora will hand over a finished body only if it is empty or in the retry buffer, which has been
+/// switched on.
 fn replayable(session: &mut Session) -> bool {
-    session.is_body_empty() || session.get_retry_buffer().is_some()
+    // Asking for the buffer itself would copy it.
+    session.is_body_empty() || !session.as_ref().retry_buffer_truncated()
 }
 
 /// Answers `Expect: 100-continue`, which Pingora leaves to the engine.
@@ -176,16 +187,25 @@ impl Whole {
 struct Reader<'a> {
     session: &'a mut Session,
     whole: Whole,
-    deadline: tokio::time::Instant,
+    deadline: Instant,
     idle: std::time::Duration,
 }
 
 impl Reader<'_> {
     /// One piece, or none at the end; bounded by silence and by the whole request's lifetime.
     async fn piece(&mut self) -> Result<Option<Bytes>, ReadError> {
-        let now = tokio::time::Instant::now();
-        let limit = (now + self.idle).min(self.deadline);
-        match tokio::time::timeout_at(limit, self.session.read_request_body()).await {
+        let read = {
+            let mut reading = std::pin::pin!(self.session.read_request_body());
+            // Most bodies are there already and need no timer.
+            match poll_immediate(&mut reading).await {
+                Some(read) => Ok(read),
+                None => {
+                    let limit = (Instant::now() + self.idle).min(self.deadline);
+                    tokio::time::timeout_at(limit, reading).await
+                }
+            }
+        };
+        match read {
             Ok(Ok(piece)) => Ok(piece),
             Ok(Err(error)) => Err(match error.etype() {
                 ErrorType::ReadTimedout => ApiError::RequestTimeout.into(),
@@ -198,6 +218,25 @@ impl Reader<'_> {
             }),
             Err(_) => Err(ApiError::RequestTimeout.into()),
         }
+    }
+
+    /// A body that fits the retry buffer is kept there anyway and need not be put together twice.
+    async fn short(&mut self) -> Result<Bytes, ReadError> {
+        self.session.enable_retry_buffering();
+        let Some(first) = self.piece().await? else {
+            return Ok(Bytes::new());
+        };
+        let mut pieces = 1;
+        while self.piece().await?.is_some() {
+            pieces += 1;
+        }
+        if pieces == 1 {
+            return Ok(first);
+        }
+        self.session.get_retry_buffer().ok_or_else(|| {
+            tracing::error!("a short request body is not in Pingora's retry buffer");
+            ApiError::Internal.into()
+        })
     }
 
     async fn with_length(&mut self, length: u64) -> Result<(), ReadError> {
@@ -262,7 +301,7 @@ impl Reader<'_> {
                 return Ok(BodyState::EndUnread);
             }
         }
-        if self.whole.first.is_empty() || replayable(self.session) {
+        if self.whole.first.is_empty() || self.session.is_body_empty() {
             return Ok(BodyState::Complete);
         }
         // The end came together with the close, or the JSON never closed; either way Pingora
@@ -278,7 +317,7 @@ impl Reader<'_> {
 /// complete. After a refusal over HTTP/2 it keeps the stream open until the answer has been
 /// written: dropping an unread stream resets it, and the reset overtakes the answer.
 pub(crate) async fn drain(session: &mut Session) {
-    let until = tokio::time::Instant::now() + DRAIN_TIME;
+    let until = Instant::now() + DRAIN_TIME;
     let mut left = DRAIN_BYTES;
     while left > 0 && !session.is_body_done() {
         match tokio::time::timeout_at(until, session.read_request_body()).await {

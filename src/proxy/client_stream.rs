@@ -6,7 +6,7 @@
 //! untouched: no answer of ours or of an engine carries that header.
 //! Source: contract §3, pingora-notes §5.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -24,10 +24,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::proxy::headers;
 use crate::server::ApiError;
 use crate::server::app::App;
+use crate::server::heads::OpenHead;
 
 /// One client connection.
 #[derive(Debug)]
 pub(crate) struct ClientStream {
+    /// Dropped before the socket.
+    _head: OpenHead,
     inner: Stream,
     app: Arc<App>,
     /// Our words that replace a write in progress.
@@ -35,8 +38,9 @@ pub(crate) struct ClientStream {
 }
 
 impl ClientStream {
-    pub(crate) fn new(inner: Stream, app: Arc<App>) -> Self {
+    pub(crate) fn new(inner: Stream, head: OpenHead, app: Arc<App>) -> Self {
         Self {
+            _head: head,
             inner,
             app,
             instead: None,
@@ -106,6 +110,22 @@ impl AsyncWrite for ClientStream {
         }
         this.instead = None;
         Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let first = pieces.iter().find(|piece| !piece.is_empty());
+        if self.instead.is_some() || first.is_some_and(|first| bare_refusal(first).is_some()) {
+            return self.poll_write(cx, first.map_or(&[], |first| first));
+        }
+        Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -155,7 +155,8 @@ impl RequestCtx {
         if parting {
             session.set_keepalive(None);
         } else if session.get_keepalive().is_some() {
-            session.set_keepalive(Some(crate::proxy::CLIENT_KEEPALIVE_SECS));
+            // How long the connection may idle is the janitor's business: no timer of Pingora's.
+            session.set_keepalive(Some(0));
         }
     }
 

@@ -1,13 +1,13 @@
 //! The door of the data listener: one HTTP application around Pingora's proxy.
 //!
 //! Counts connections against `limits.max_connections`. Bounds the time for a request head, which
-//! Pingora bounds only per read, and the idle time of a connection with it. The clock travels as the connection context that Pingora hands to
-//! `on_connection_reuse` once a head is complete; a clock that runs out before that drops the
-//! connection. Source: contract §2 `timeouts.client_header`, pingora-notes §11.
+//! Pingora bounds only per read, and the idle time of a connection with it ([`Heads`]): the janitor
+//! ends a connection whose head is overdue. Source: contract §2 `timeouts.client_header`,
+//! pingora-notes §11.
+//!
+//! [`Heads`]: crate::server::heads::Heads
 
-use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,30 +18,11 @@ use pingora::protocols::http::v2::server::H2Options;
 use pingora::server::ShutdownWatch;
 use pingora_proxy::HttpProxy;
 use tokio::io::AsyncWriteExt;
+use tokio::time::Instant;
 
 use crate::proxy::client_stream::ClientStream;
 use crate::proxy::{CLIENT_KEEPALIVE_SECS, EdgeProxy};
 use crate::server::app::App;
-
-/// Whether the head of the request in progress has been read.
-#[derive(Debug, Default)]
-struct HeadClock(AtomicBool);
-
-/// Marks a connection that has carried a request before.
-#[derive(Debug)]
-struct Reused;
-
-/// Called by the proxy once a head is complete.
-pub(super) fn head_is_complete(context: Box<dyn Any + Send + Sync>) {
-    if let Ok(clock) = context.downcast::<Arc<HeadClock>>() {
-        clock.0.store(true, Ordering::Release);
-    }
-}
-
-/// The context that a finished request leaves on its connection.
-pub(super) fn reused_marker() -> Box<dyn Any + Send + Sync> {
-    Box::new(Reused)
-}
 
 /// The data listener's application: counts connections, tells HTTP/2 from HTTP/1.1, then hands
 /// them to [`Entry`].
@@ -107,7 +88,8 @@ impl ServerApp for Door {
         let entry = tokio::time::timeout(config.timeouts.client_header, entry).await;
         let entry = entry.ok()?.ok()?;
         if !entry.options.h2c {
-            connection = Box::new(ClientStream::new(connection, Arc::clone(&self.app)));
+            let head = self.app.heads.open(connection.id());
+            connection = Box::new(ClientStream::new(connection, head, Arc::clone(&self.app)));
         }
         entry.process_new(connection, shutdown).await
     }
@@ -144,30 +126,21 @@ impl std::fmt::Debug for Entry {
 impl HttpServerApp for Entry {
     async fn process_new_http(
         self: &Arc<Self>,
-        mut session: ServerSession,
+        session: ServerSession,
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
         if session.is_http2() {
             // Its head came whole, in a frame.
             return self.proxy.process_new_http(session, shutdown).await;
         }
-        // A reused connection may idle before its next head begins.
-        let idle = match session.take_connection_user_context() {
-            Some(_) => Duration::from_secs(CLIENT_KEEPALIVE_SECS),
-            None => Duration::ZERO,
-        };
-        let clock = Arc::new(HeadClock::default());
-        session.set_connection_user_context(Some(Box::new(Arc::clone(&clock))));
-        let client_header = self.app.routing().config.timeouts.client_header;
-        let mut work = std::pin::pin!(self.proxy.process_new_http(session, shutdown));
-        match tokio::time::timeout(client_header + idle, &mut work).await {
-            Ok(reused) => reused,
-            Err(_) if clock.0.load(Ordering::Acquire) => work.await,
-            Err(_) => {
-                tracing::debug!("request head did not arrive in time");
-                None
-            }
+        let socket = session.as_http1().map(|http1| http1.stream().id());
+        if let Some(socket) = socket {
+            // A reused connection may idle before its next head begins.
+            let idle = Duration::from_secs(CLIENT_KEEPALIVE_SECS);
+            let head = self.app.routing().config.timeouts.client_header;
+            self.app.heads.awaited(socket, Instant::now(), head, idle);
         }
+        self.proxy.process_new_http(session, shutdown).await
     }
 
     fn server_options(&self) -> Option<&HttpServerOptions> {

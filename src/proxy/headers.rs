@@ -4,12 +4,14 @@
 //! router owns are set once and never taken from the client. To the client: everything except
 //! hop-by-hop headers, `server`, and names that this router owns. Source: http-and-operations §13.
 
-use http::header::{self, HeaderName};
-use http::{HeaderMap, Version};
+use std::borrow::Cow;
+
+use http::header::{self, HeaderName, HeaderValue};
+use http::{HeaderMap, Method, Uri};
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::{Error, ErrorType, Result};
+use pingora::{Error, ErrorType, OrErr, Result};
 use pingora_proxy::Session;
-use rand::distr::{Alphanumeric, SampleString};
+use rand::Rng;
 
 use crate::buckets::BucketPick;
 use crate::ids::WorkerId;
@@ -20,11 +22,11 @@ use crate::workers::Worker;
 const MAX_REQUEST_ID: usize = 256;
 
 /// Names under which clients send a request id, best first.
-const REQUEST_ID_NAMES: [&str; 4] = [
-    "x-request-id",
-    "x-correlation-id",
-    "x-trace-id",
-    "request-id",
+const REQUEST_ID_NAMES: [HeaderName; 4] = [
+    HeaderName::from_static("x-request-id"),
+    HeaderName::from_static("x-correlation-id"),
+    HeaderName::from_static("x-trace-id"),
+    HeaderName::from_static("request-id"),
 ];
 
 /// The client's request id if it sent a sane one, else a new one.
@@ -33,18 +35,24 @@ pub(crate) fn request_id(headers: &HeaderMap) -> String {
         !id.is_empty() && id.len() <= MAX_REQUEST_ID && id.bytes().all(|b| b.is_ascii_graphic())
     };
     let given = REQUEST_ID_NAMES.iter().find_map(|name| {
-        let value = headers.get(*name)?.to_str().ok()?.trim();
+        let value = headers.get(name)?.to_str().ok()?.trim();
         Some(value).filter(sane)
     });
     given.map_or_else(mint_request_id, str::to_owned)
 }
 
+/// A new request id: 120 random bits as 24 letters and digits.
 #[expect(clippy::disallowed_methods, reason = "an id, not a policy's choice")]
 pub(crate) fn mint_request_id() -> String {
-    format!(
-        "chatcmpl-{}",
-        Alphanumeric.sample_string(&mut rand::rng(), 24)
-    )
+    const SYMBOLS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let mut bits: u128 = rand::rng().random();
+    let mut id = String::with_capacity(33);
+    id.push_str("chatcmpl-");
+    for _ in 0..24 {
+        id.push(char::from(SYMBOLS[(bits & 31) as usize]));
+        bits >>= 5;
+    }
+    id
 }
 
 /// Whether a client's header goes on to the engine.
@@ -75,11 +83,13 @@ pub(crate) struct Leg<'a> {
     pub(crate) decode: Option<&'a Worker>,
 }
 
-/// The request head for the engine that answers the client.
+/// Puts the head for the engine that answers the client in the place of the client's own, which
+/// has been read. Pingora copies the head of a session for its engine: this one is short, needs no
+/// cleaning, and passes through the same whitelist unchanged when a prefill leg is made of it.
 ///
 /// # Errors
 /// An internal error when nothing has been selected.
-pub(crate) fn to_engine(client: &RequestHeader, ctx: &RequestCtx) -> Result<RequestHeader> {
+pub(crate) fn replace(head: &mut RequestHeader, ctx: &RequestCtx) -> Result<()> {
     let Some(dispatch) = &ctx.dispatch else {
         return Err(Error::new(ErrorType::InternalError));
     };
@@ -87,8 +97,8 @@ pub(crate) fn to_engine(client: &RequestHeader, ctx: &RequestCtx) -> Result<Requ
         BucketPick::Pd { .. } => Some(dispatch.main.engine().as_ref()),
         BucketPick::Plain(_) => None,
     };
-    to_engine_leg(
-        client,
+    let mut new = to_engine_leg(
+        head,
         &Leg {
             engine: dispatch.main.engine(),
             body_bytes: dispatch.body.len(),
@@ -96,7 +106,11 @@ pub(crate) fn to_engine(client: &RequestHeader, ctx: &RequestCtx) -> Result<Requ
             request_id: &ctx.request_id,
             decode,
         },
-    )
+    )?;
+    // By the client's version Pingora knows how to answer it.
+    new.set_version(head.version);
+    *head = new;
+    Ok(())
 }
 
 /// The request head for one leg.
@@ -104,26 +118,39 @@ pub(crate) fn to_engine(client: &RequestHeader, ctx: &RequestCtx) -> Result<Requ
 /// # Errors
 /// When a header value cannot be written, which would be a fault of this router.
 pub(crate) fn to_engine_leg(client: &RequestHeader, leg: &Leg<'_>) -> Result<RequestHeader> {
-    let mut head = RequestHeader::build("POST", b"/v1/chat/completions", Some(12))?;
-    head.set_version(Version::HTTP_11);
-    head.insert_header(header::HOST, leg.engine.authority())?;
-    head.insert_header(header::CONTENT_TYPE, "application/json")?;
-    head.insert_header(header::CONTENT_LENGTH, leg.body_bytes)?;
-    if leg.stream {
-        head.insert_header(header::ACCEPT, "text/event-stream")?;
-    }
-    head.insert_header("x-request-id", leg.request_id)?;
-    if let Some(decode) = leg.decode {
-        head.insert_header("x-sgl-decode-url", decode.url().to_string())?;
-    }
     let hop = nominated(&client.headers);
-    for (name, value) in &client.headers {
-        if passes(name) && !hop.iter().any(|hop| hop == name.as_str()) {
-            head.append_header(name.clone(), value.clone())?;
-        }
+    let passed = client
+        .headers
+        .iter()
+        .filter(|(name, _)| passes(name) && !hop.iter().any(|hop| hop == name.as_str()));
+    let text =
+        |text: &str| HeaderValue::from_str(text).or_err(ErrorType::InternalError, "a header");
+    // Built as a map, because every name that Pingora is given is parsed again.
+    let mut headers = HeaderMap::with_capacity(12);
+    headers.insert(header::HOST, text(leg.engine.authority())?);
+    headers.insert(header::CONTENT_TYPE, JSON);
+    headers.insert(header::CONTENT_LENGTH, leg.body_bytes.into());
+    if leg.stream {
+        headers.insert(header::ACCEPT, EVENT_STREAM);
     }
-    Ok(head)
+    headers.insert(X_REQUEST_ID, text(leg.request_id)?);
+    if let Some(decode) = leg.decode {
+        headers.insert(X_SGL_DECODE_URL, text(decode.origin())?);
+    }
+    for (name, value) in passed {
+        headers.append(name, value.clone());
+    }
+    let (mut parts, ()) = http::Request::new(()).into_parts();
+    parts.method = Method::POST;
+    parts.uri = Uri::from_static("/v1/chat/completions");
+    parts.headers = headers;
+    Ok(parts.into())
 }
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const X_SGL_DECODE_URL: HeaderName = HeaderName::from_static("x-sgl-decode-url");
 
 /// Cleans an engine's answer head for the client and adds ours.
 ///
@@ -133,49 +160,47 @@ pub(crate) fn to_client(response: &mut ResponseHeader, ctx: &RequestCtx) -> Resu
     for name in nominated(&response.headers) {
         response.remove_header(&name);
     }
-    let drop: Vec<HeaderName> = response
-        .headers
-        .keys()
-        .filter(|name| {
-            is_hop_by_hop(name.as_str())
-                || is_ours(name.as_str())
-                || names_engine(&response.headers, name, ctx)
-        })
-        .cloned()
-        .collect();
-    for name in drop {
+    let authority = ctx
+        .dispatch
+        .as_ref()
+        .map(|dispatch| dispatch.main.engine().authority());
+    let dropped = response.headers.iter().filter(|(name, value)| {
+        is_hop_by_hop(name.as_str())
+            || is_ours(name.as_str())
+            || authority.is_some_and(|authority| names(value, authority))
+    });
+    let dropped: Vec<HeaderName> = dropped.map(|(name, _)| name.clone()).collect();
+    for name in dropped {
         response.remove_header(&name);
     }
-    if response.version < Version::HTTP_11 {
-        response.set_version(Version::HTTP_11);
+    if response.version < http::Version::HTTP_11 {
+        response.set_version(http::Version::HTTP_11);
     }
     response.insert_header("x-request-id", ctx.request_id.as_str())?;
     if ctx.routing.config.response_headers {
         for (name, value) in edge_headers(ctx) {
-            response.insert_header(name, value)?;
+            response.insert_header(name, value.as_ref())?;
         }
     }
     Ok(())
 }
 
-/// Whether a header holds the address of the engine that answers, as `location` and `via` may.
-fn names_engine(headers: &HeaderMap, name: &HeaderName, ctx: &RequestCtx) -> bool {
-    let Some(dispatch) = &ctx.dispatch else {
-        return false;
-    };
-    let authority = dispatch.main.engine().authority().as_bytes();
-    let mut values = headers.get_all(name).iter();
-    values.any(|value| {
-        let mut windows = value.as_bytes().windows(authority.len());
-        windows.any(|window| window.eq_ignore_ascii_case(authority))
-    })
+/// Whether a header's value holds the address of the engine that answers, as `location` and `via`
+/// may.
+fn names(value: &HeaderValue, authority: &str) -> bool {
+    let value = value.as_bytes();
+    // An authority has a colon, which most values have not.
+    value.contains(&b':')
+        && value
+            .windows(authority.len())
+            .any(|window| window.eq_ignore_ascii_case(authority.as_bytes()))
 }
 
 /// An id for the outside. One that is an address, because the configuration gave none, is replaced
 /// by a name made of it.
-fn public_id(id: &WorkerId) -> String {
+fn public_id(id: &WorkerId) -> Cow<'_, str> {
     if !id.as_str().contains("://") {
-        return id.to_string();
+        return Cow::Borrowed(id.as_str());
     }
     let hash = id
         .as_str()
@@ -183,7 +208,7 @@ fn public_id(id: &WorkerId) -> String {
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-    format!("engine-{hash:016x}")
+    format!("engine-{hash:016x}").into()
 }
 
 /// An HTTP/1.0 client knows no chunks: an answer without a length ends with its connection.
@@ -220,25 +245,24 @@ fn nominated(headers: &HeaderMap) -> Vec<String> {
 }
 
 /// `x-edge-…`: ids only, never an address. Source: contract §2 `response_headers`.
-pub(crate) fn edge_headers(ctx: &RequestCtx) -> Vec<(&'static str, String)> {
-    let Some(dispatch) = &ctx.dispatch else {
-        return Vec::new();
-    };
-    let selection = &dispatch.selection;
-    let (main, prefill) = match &selection.pick {
+pub(crate) fn edge_headers(ctx: &RequestCtx) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+    let selection = ctx.dispatch.as_ref().map(|dispatch| &dispatch.selection);
+    let chosen = selection.map(|selection| match &selection.pick {
         BucketPick::Plain(pick) => (pick, None),
         BucketPick::Pd { prefill, decode } => (decode, Some(prefill)),
-    };
-    let mut headers = vec![
-        ("x-edge-bucket", selection.bucket.to_string()),
-        ("x-edge-engine", public_id(main.engine.id())),
-        ("x-edge-reason", main.reason.to_string()),
-    ];
-    if let Some(prefill) = prefill {
-        headers.push(("x-edge-prefill-engine", public_id(prefill.engine.id())));
-        headers.push(("x-edge-prefill-reason", prefill.reason.to_string()));
-    }
-    headers
+    });
+    let main = chosen.map(|(main, _)| main);
+    let prefill = chosen.and_then(|(_, prefill)| prefill);
+    let bucket = selection.map(|selection| selection.bucket.as_str().into());
+    [
+        bucket.map(|bucket| ("x-edge-bucket", bucket)),
+        main.map(|pick| ("x-edge-engine", public_id(pick.engine.id()))),
+        main.map(|pick| ("x-edge-reason", pick.reason.as_str().into())),
+        prefill.map(|pick| ("x-edge-prefill-engine", public_id(pick.engine.id()))),
+        prefill.map(|pick| ("x-edge-prefill-reason", pick.reason.as_str().into())),
+    ]
+    .into_iter()
+    .flatten()
 }
 
 #[cfg(test)]

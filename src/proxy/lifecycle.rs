@@ -32,7 +32,7 @@ const SWEEP_LOOK: Duration = Duration::from_secs(1);
 /// How long before the listeners close answers begin to end their connections.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// Ends overdue exchanges.
+/// Ends overdue exchanges, and connections whose request head is overdue.
 #[derive(Debug)]
 pub struct Janitor(pub Arc<App>);
 
@@ -48,7 +48,12 @@ impl BackgroundService for Janitor {
                 _ = ticks.tick() => {}
                 changed = shutdown.changed(), if !stopping => stopping = changed.is_ok() || stopping,
             }
-            let expired = self.0.live.sweep(Instant::now());
+            let now = Instant::now();
+            let headless = self.0.heads.sweep(now);
+            if headless > 0 {
+                tracing::debug!(headless, "request heads did not arrive in time");
+            }
+            let expired = self.0.live.sweep(now);
             if expired > 0 {
                 tracing::warn!(expired, "requests outlived timeouts.lifetime");
                 self.0

@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::http::ResponseHeader;
 use pingora::protocols::Digest;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
@@ -88,56 +88,40 @@ impl EdgeProxy {
 
 #[async_trait]
 impl ProxyHttp for EdgeProxy {
-    type CTX = RequestCtx;
+    /// Boxed: Pingora's futures hold and move it.
+    type CTX = Box<RequestCtx>;
 
-    fn new_ctx(&self) -> RequestCtx {
-        RequestCtx::new(self.app.routing())
+    fn new_ctx(&self) -> Box<RequestCtx> {
+        Box::new(RequestCtx::new(self.app.routing()))
     }
 
     /// Pingora's response compression would hold back event streams: no module is installed.
     fn init_downstream_modules(&self, _modules: &mut pingora::modules::http::HttpModules) {}
 
-    fn on_connection_reuse(
-        &self,
-        _session: &mut Session,
-        _ctx: &mut RequestCtx,
-        clock: Box<dyn std::any::Any + Send + Sync>,
-    ) {
-        entry::head_is_complete(clock);
-    }
-
-    fn persist_connection_context(
-        &self,
-        _session: &Session,
-        _ctx: &RequestCtx,
-    ) -> Option<Box<dyn std::any::Any + Send + Sync>> {
-        Some(entry::reused_marker())
-    }
-
-    async fn early_request_filter(
-        &self,
-        session: &mut Session,
-        ctx: &mut RequestCtx,
-    ) -> Result<()> {
+    async fn early_request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<()> {
+        if let Some(http1) = session.as_http1() {
+            self.app.heads.complete(http1.stream().id());
+        }
         ctx.begin(session, self.app.parting());
         Ok(())
     }
 
-    async fn request_filter(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<bool> {
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<bool> {
         self.enter(session, ctx).await
     }
 
     async fn upstream_peer(
         &self,
         session: &mut Session,
-        ctx: &mut RequestCtx,
+        ctx: &mut Self::CTX,
     ) -> Result<Box<HttpPeer>> {
-        if ctx.dispatch.is_none()
-            && let Err(refusal) = self.select(ctx).await
-        {
-            let status = refusal.status();
-            ctx.refusal = Some(refusal);
-            return Err(Error::new(ErrorType::HTTPStatus(status)));
+        if ctx.dispatch.is_none() {
+            if let Err(refusal) = self.select(ctx).await {
+                let status = refusal.status();
+                ctx.refusal = Some(refusal);
+                return Err(Error::new(ErrorType::HTTPStatus(status)));
+            }
+            headers::replace(session.req_header_mut(), ctx)?;
         }
         let dispatch = ctx.dispatch.as_ref().expect("selected just above");
         let timeouts = &ctx.routing.config.timeouts;
@@ -161,21 +145,9 @@ impl ProxyHttp for EdgeProxy {
         _peer: &HttpPeer,
         fd: RawFd,
         _digest: Option<&Digest>,
-        ctx: &mut RequestCtx,
+        ctx: &mut Self::CTX,
     ) -> Result<()> {
         self.connected(reused, fd, ctx)
-    }
-
-    async fn upstream_request_filter(
-        &self,
-        session: &mut Session,
-        upstream: &mut RequestHeader,
-        ctx: &mut RequestCtx,
-    ) -> Result<()> {
-        let version = upstream.version;
-        *upstream = headers::to_engine(session.req_header(), ctx)?;
-        upstream.set_version(version);
-        Ok(())
     }
 
     async fn request_body_filter(
@@ -183,7 +155,7 @@ impl ProxyHttp for EdgeProxy {
         session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
-        ctx: &mut RequestCtx,
+        ctx: &mut Self::CTX,
     ) -> Result<()> {
         replay::replace(body, end_of_stream, ctx)?;
         if end_of_stream {
@@ -196,7 +168,7 @@ impl ProxyHttp for EdgeProxy {
         &self,
         _session: &mut Session,
         response: &mut ResponseHeader,
-        ctx: &mut RequestCtx,
+        ctx: &mut Self::CTX,
     ) -> Result<()> {
         ctx.engine_answered(response)
     }
@@ -206,7 +178,7 @@ impl ProxyHttp for EdgeProxy {
         _session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
-        ctx: &mut RequestCtx,
+        ctx: &mut Self::CTX,
     ) -> Result<Option<Duration>> {
         ctx.still_wanted()?;
         ctx.engine_sent(
@@ -221,7 +193,7 @@ impl ProxyHttp for EdgeProxy {
         &self,
         session: &mut Session,
         response: &mut ResponseHeader,
-        ctx: &mut RequestCtx,
+        ctx: &mut Self::CTX,
     ) -> Result<()> {
         if session.req_header().version == http::Version::HTTP_10 {
             headers::for_http10(session, response);
@@ -237,7 +209,7 @@ impl ProxyHttp for EdgeProxy {
         _peer: &HttpPeer,
         _session: &mut Session,
         mut error: Box<Error>,
-        ctx: &mut RequestCtx,
+        ctx: &mut Self::CTX,
         reused: bool,
     ) -> Box<Error> {
         let stale = reused && matches!(error.retry, pingora::RetryType::ReusedOnly);
@@ -249,17 +221,17 @@ impl ProxyHttp for EdgeProxy {
         &self,
         session: &mut Session,
         error: &Error,
-        ctx: &mut RequestCtx,
+        ctx: &mut Self::CTX,
     ) -> FailToProxy {
         failure::answer(session, error, ctx).await
     }
 
-    fn suppress_error_log(&self, _session: &Session, _ctx: &RequestCtx, _error: &Error) -> bool {
+    fn suppress_error_log(&self, _session: &Session, _ctx: &Self::CTX, _error: &Error) -> bool {
         // One line per request, written in `logging`.
         true
     }
 
-    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut RequestCtx) {
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Self::CTX) {
         if error.is_some() {
             self.abort(session, ctx);
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pingora::upstreams::peer::HttpPeer;
+use pingora::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
 use pingora::{Error, ErrorType, Result};
 
 use crate::config::Timeouts;
@@ -19,8 +19,6 @@ const POOL_IDLE: Duration = Duration::from_secs(4);
 const H2_STREAMS: usize = 100;
 
 /// The HTTP/1.1 peer of `engine`, with every timeout that Pingora leaves unset.
-///
-/// The read timeout is only a net below the janitor, which ends silence at the exact limit.
 ///
 /// # Errors
 /// An internal error when the engine's name has not been resolved.
@@ -51,6 +49,12 @@ pub(crate) fn of_exchange(
     let mut peer = http1(engine, timeouts)?;
     peer.options.tracer = Some(wire::tracer(wire));
     peer.options.custom_l4 = Some(Arc::new(dial));
+    // The janitor cuts the wire at the exact limit; a timer of Pingora's for each read would only
+    // cost time.
+    peer.options.read_timeout = None;
+    peer.options.write_timeout = None;
+    // The head is ours from the first byte on, see `headers`.
+    peer.options.http_upstream_request_policy = HttpUpstreamRequestPolicy::preserve();
     Ok(peer)
 }
 
@@ -65,6 +69,7 @@ pub(crate) fn http2(engine: &Worker, timeouts: &Timeouts) -> Result<HttpPeer> {
     peer.options.set_http_version(2, 2);
     peer.options.max_h2_streams = H2_STREAMS;
     peer.options.read_timeout = Some(silence(timeouts));
+    peer.options.http_upstream_request_policy = HttpUpstreamRequestPolicy::preserve();
     Ok(peer)
 }
 

@@ -12,6 +12,7 @@ use crate::feeds::kv_events::KvFeeds;
 use crate::policies::PolicyServices;
 use crate::server::bootstrap::Rooms;
 use crate::server::budget::Budget;
+use crate::server::heads::Heads;
 use crate::server::live::LiveTable;
 use crate::server::metrics::{Metrics, gauges};
 use crate::server::pool::WorkPool;
@@ -29,6 +30,8 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// Requests being served.
     pub live: Arc<LiveTable>,
+    /// Client connections that owe a request head.
+    pub heads: Arc<Heads>,
     /// Requests in flight over all models.
     pub inflight: Arc<Budget>,
     /// Client connections.
@@ -67,6 +70,7 @@ impl App {
             services,
             metrics,
             live: Arc::default(),
+            heads: Arc::default(),
             inflight: Arc::default(),
             connections: Arc::default(),
             buffered: Arc::default(),

@@ -61,7 +61,7 @@ impl Rooms {
 /// two readers of one body must not see two rooms.
 #[must_use]
 pub fn reserves(model: &ModelId, workers: &WorkerRegistry) -> bool {
-    !workers.members().of(model, Stage::Prefill).is_empty()
+    workers.has(model, Stage::Prefill)
 }
 
 /// `body` with `bootstrap_host`, `bootstrap_port` (null when unknown) and `bootstrap_room` of a

@@ -4,6 +4,8 @@
 //! keeps the last number it had. A key inside a text has its quotes escaped and is not taken for
 //! one. Changes nothing and keeps a few bytes. Source: engine-wire §4.1, `usage`.
 
+use memchr::memchr;
+
 /// The key with its colon, as encoders write it.
 const KEY: &[u8] = b"\"cached_tokens\":";
 
@@ -23,7 +25,7 @@ impl CachedWatch {
         let mut at = 0;
         while at < chunk.len() {
             if self.matched == 0 {
-                match chunk[at..].iter().position(|byte| *byte == KEY[0]) {
+                match memchr(KEY[0], &chunk[at..]) {
                     Some(skip) => at += skip,
                     None => return,
                 }

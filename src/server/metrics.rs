@@ -10,13 +10,12 @@ mod registrar;
 mod tokenizing;
 
 use prometheus::core::Collector;
-use prometheus::{
-    Encoder, Histogram, HistogramVec, IntCounterVec, IntGauge, Registry, TextEncoder,
-};
+use prometheus::{Encoder, Histogram, IntGauge, Registry, TextEncoder};
 
 use crate::config::SamplingParam;
 use crate::ids::{BucketId, ModelId, Stage};
 use crate::policies::{Limit, PolicyKind, Reason};
+use crate::series::{Counters, Histograms};
 use crate::server::dispatch::LegOutcome;
 use crate::workers::Worker;
 use registrar::Registrar;
@@ -50,27 +49,27 @@ const WORK_BOUNDS: [f64; 14] = [
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    requests: IntCounterVec,
-    responses: IntCounterVec,
-    worker_requests: IntCounterVec,
-    stream_outcomes: IntCounterVec,
-    bucket_attempts: IntCounterVec,
-    admission_rejections: IntCounterVec,
-    policy_decisions: IntCounterVec,
-    policy_selection_failures: IntCounterVec,
-    sticky: IntCounterVec,
-    cache_decisions: IntCounterVec,
-    diverted_overlap: HistogramVec,
-    cached_tokens: IntCounterVec,
-    cached_error: HistogramVec,
-    sampling_rejections: IntCounterVec,
-    config_reloads: IntCounterVec,
-    stale_requests: IntCounterVec,
-    request_duration: HistogramVec,
-    ttfb: HistogramVec,
-    ttft: HistogramVec,
-    streams_without_token: IntCounterVec,
-    streams_uninspectable: IntCounterVec,
+    requests: Counters,
+    responses: Counters,
+    worker_requests: Counters,
+    stream_outcomes: Counters,
+    bucket_attempts: Counters,
+    admission_rejections: Counters,
+    policy_decisions: Counters,
+    policy_selection_failures: Counters,
+    sticky: Counters,
+    cache_decisions: Counters,
+    diverted_overlap: Histograms,
+    cached_tokens: Counters,
+    cached_error: Histograms,
+    sampling_rejections: Counters,
+    config_reloads: Counters,
+    stale_requests: Counters,
+    request_duration: Histograms,
+    ttfb: Histograms,
+    ttft: Histograms,
+    streams_without_token: Counters,
+    streams_uninspectable: Counters,
     /// Time of one bucket loop, seconds.
     pub selection_seconds: Histogram,
     /// Prompts and their ids.
@@ -214,14 +213,14 @@ impl Default for Metrics {
 impl Metrics {
     /// A request came in.
     pub fn request(&self, route: &'static str, method: &'static str) {
-        self.requests.with_label_values(&[route, method]).inc();
+        self.requests.inc(&[route, method]);
     }
 
     /// A request was answered; intake minus answers is in flight, cancelled or lost.
     pub fn response(&self, route: &'static str, method: &'static str, status: u16) {
         let mut digits = itoa::Buffer::new();
         let labels = [route, method, digits.format(status)];
-        self.responses.with_label_values(&labels).inc();
+        self.responses.inc(&labels);
     }
 
     /// A leg ended.
@@ -232,19 +231,19 @@ impl Metrics {
             engine.role().as_str(),
             outcome.as_str(),
         ];
-        self.worker_requests.with_label_values(&labels).inc();
+        self.worker_requests.inc(&labels);
     }
 
     /// A 2xx stream ended.
     pub fn stream_outcome(&self, engine: &Worker, model: &ModelId, outcome: &'static str) {
         let labels = [engine.id().as_str(), model.as_str(), outcome];
-        self.stream_outcomes.with_label_values(&labels).inc();
+        self.stream_outcomes.inc(&labels);
     }
 
     /// A bucket was tried.
     pub fn bucket_attempt(&self, model: &ModelId, bucket: &BucketId, outcome: &'static str) {
         let labels = [model.as_str(), bucket.as_str(), outcome];
-        self.bucket_attempts.with_label_values(&labels).inc();
+        self.bucket_attempts.inc(&labels);
     }
 
     /// A cap refused an engine.
@@ -261,13 +260,13 @@ impl Metrics {
             stage.as_str(),
             limit.as_str(),
         ];
-        self.admission_rejections.with_label_values(&labels).inc();
+        self.admission_rejections.inc(&labels);
     }
 
     /// A complete selection was made.
     pub fn policy_decision(&self, policy: PolicyKind, reason: Reason) {
         let labels = [policy.as_str(), reason.as_str()];
-        self.policy_decisions.with_label_values(&labels).inc();
+        self.policy_decisions.inc(&labels);
     }
 
     /// A complete selection was made by `cache_aware`. Source: policy-semantics §22.
@@ -278,96 +277,78 @@ impl Metrics {
             Reason::NoCacheCandidate { diverted_blocks: 0 } => "cache_miss",
             Reason::NoCacheCandidate { diverted_blocks } => {
                 self.diverted_overlap
-                    .with_label_values(&[model.as_str()])
-                    .observe(f64::from(diverted_blocks));
+                    .observe(&[model.as_str()], f64::from(diverted_blocks));
                 "cache_worker_queued"
             }
             _ => return,
         };
-        self.cache_decisions
-            .with_label_values(&[model.as_str(), decision])
-            .inc();
+        self.cache_decisions.inc(&[model.as_str(), decision]);
     }
 
     /// `engine` reported how much of a prompt it had cached; the index had predicted it.
     pub fn cached_tokens(&self, engine: &Worker, predicted: u64, reported: u64) {
         let id = engine.id().as_str();
         for (kind, tokens) in [("predicted", predicted), ("reported", reported)] {
-            let counter = self.cached_tokens.with_label_values(&[id, kind]);
-            counter.inc_by(tokens);
+            self.cached_tokens.inc_by(&[id, kind], tokens);
         }
         #[expect(
             clippy::cast_precision_loss,
             reason = "prompts are far below 2^53 tokens"
         )]
         let distance = predicted.abs_diff(reported) as f64;
-        self.cached_error.with_label_values(&[id]).observe(distance);
+        self.cached_error.observe(&[id], distance);
     }
 
     /// A pick of a complete selection was made by routing key, with this outcome.
     pub fn sticky(&self, outcome: &'static str) {
-        self.sticky.with_label_values(&[outcome]).inc();
+        self.sticky.inc(&[outcome]);
     }
 
     /// No bucket supplied its engines; the policy that was asked last, and why it gave none.
     pub fn policy_selection_failure(&self, policy: PolicyKind, reason: &'static str) {
         let labels = [policy.as_str(), reason];
-        self.policy_selection_failures
-            .with_label_values(&labels)
-            .inc();
+        self.policy_selection_failures.inc(&labels);
     }
 
     /// A request asked for a value that its model's contract does not allow.
     pub fn sampling_rejection(&self, param: SamplingParam) {
-        self.sampling_rejections
-            .with_label_values(&[param.as_str()])
-            .inc();
+        self.sampling_rejections.inc(&[param.as_str()]);
     }
 
     /// A reload ended.
     pub fn config_reload(&self, outcome: &'static str) {
-        self.config_reloads.with_label_values(&[outcome]).inc();
+        self.config_reloads.inc(&[outcome]);
     }
 
     /// The janitor ended `count` requests.
     pub fn stale_requests(&self, count: u64) {
-        self.stale_requests
-            .with_label_values(&["expired"])
-            .inc_by(count);
+        self.stale_requests.inc_by(&["expired"], count);
     }
 
     /// A request of a known model ended after `seconds`.
     pub fn request_duration(&self, model: &ModelId, seconds: f64) {
-        self.request_duration
-            .with_label_values(&[model.as_str()])
-            .observe(seconds);
+        self.request_duration.observe(&[model.as_str()], seconds);
     }
 
     /// The first chunk of a 2xx stream came `seconds` after arrival.
     pub fn ttfb(&self, model: &ModelId, seconds: f64) {
-        self.ttfb
-            .with_label_values(&[model.as_str()])
-            .observe(seconds);
+        self.ttfb.observe(&[model.as_str()], seconds);
     }
 
     /// The first generated token of a 2xx stream came `seconds` after arrival.
     pub fn ttft(&self, model: &ModelId, seconds: f64) {
-        self.ttft
-            .with_label_values(&[model.as_str()])
-            .observe(seconds);
+        self.ttft.observe(&[model.as_str()], seconds);
     }
 
     /// A 2xx stream ended without any generated token, for this reason.
     pub fn stream_without_token(&self, model: &ModelId, reason: &'static str) {
         let labels = [model.as_str(), reason];
-        self.streams_without_token.with_label_values(&labels).inc();
+        self.streams_without_token.inc(&labels);
     }
 
     /// A 2xx stream had a line too long to be looked at.
     pub fn stream_uninspectable(&self, model: &ModelId) {
-        self.streams_uninspectable
-            .with_label_values(&[model.as_str()])
-            .inc();
+        self.streams_uninspectable.inc(&[model.as_str()]);
     }
 
     /// Registers series that are counted elsewhere.

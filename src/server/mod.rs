@@ -16,6 +16,7 @@ pub mod explain;
 pub mod follow;
 pub mod forward_ids;
 pub mod header_facts;
+pub mod heads;
 pub mod json_end;
 pub mod live;
 pub mod metrics;

@@ -7,6 +7,7 @@
 //! most [`WINDOW`] bytes, so that its memory is bounded whatever the engine sends.
 //! Source: http-and-operations §11, engine-wire §4.1, field-lessons L06, L60, L61, L69.
 
+use memchr::memchr;
 use serde_json::Value;
 
 /// Longest line that is inspected, bytes.
@@ -29,7 +30,7 @@ impl StreamWatch {
     /// Scans one chunk; true when it completed the first event with generated text.
     pub fn scan(&mut self, mut chunk: &[u8]) -> bool {
         let had_token = self.token;
-        while let Some(end) = chunk.iter().position(|byte| *byte == b'\n') {
+        while let Some(end) = memchr(b'\n', chunk) {
             if self.line.is_empty() && !self.skipping && end <= WINDOW {
                 self.judge(&chunk[..end]);
             } else {

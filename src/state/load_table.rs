@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use hashbrown::DefaultHashBuilder;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::ids::WorkerId;
@@ -49,7 +51,8 @@ impl Ranks {
     }
 }
 
-type Slots = HashMap<WorkerId, Arc<Slot>>;
+/// Ids come from the operator, so a quick hash is safe.
+type Slots = HashMap<WorkerId, Arc<Slot>, DefaultHashBuilder>;
 
 /// Loads by engine, last value wins. Many readers; engines come and go rarely.
 #[derive(Debug, Default)]
@@ -146,7 +149,7 @@ impl EngineLoadTable {
         let loads = engines
             .into_iter()
             .map(|engine| (engine.clone(), read(engine)));
-        let loads: Vec<_> = loads.collect();
+        let loads: SmallVec<_> = loads.collect();
         LoadSnapshot {
             sorted: loads.is_sorted_by(|(a, _), (b, _)| a <= b),
             loads,
@@ -192,7 +195,7 @@ impl EngineLoadTable {
 #[derive(Debug, Clone, Default)]
 pub struct LoadSnapshot {
     /// In the order asked for.
-    loads: Vec<(WorkerId, Option<Arc<EngineLoad>>)>,
+    loads: SmallVec<[(WorkerId, Option<Arc<EngineLoad>>); 4]>,
     /// As candidates are; a sample is short and may not be.
     sorted: bool,
 }

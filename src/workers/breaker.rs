@@ -13,6 +13,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::workers::availability;
+
 /// When a breaker opens and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerParams {
@@ -143,6 +145,21 @@ impl Breaker {
         }
     }
 
+    /// When, without anybody's doing, the answer of [`would_allow`](Self::would_allow) changes after
+    /// `now`: the end of the cool-down.
+    #[must_use]
+    pub fn changes_at(&self, now: Instant) -> Option<Instant> {
+        if self.calm.load(Ordering::Acquire) {
+            return None;
+        }
+        match self.inner.lock().state {
+            State::Open { since } if !self.cooled(since, now) => {
+                since.checked_add(self.cool_down())
+            }
+            State::Open { .. } | State::Closed { .. } | State::HalfOpen { .. } => None,
+        }
+    }
+
     /// The current state and, while open, what is left of the cool-down at `now`.
     #[must_use]
     pub fn state(&self, now: Instant) -> (BreakerState, Duration) {
@@ -179,6 +196,7 @@ impl Breaker {
         inner.state = State::HalfOpen {
             probe: Some(generation),
         };
+        availability::changed();
         Some(Permit::new(self, Some(generation)))
     }
 
@@ -213,6 +231,7 @@ impl Breaker {
         };
         let calm = matches!(inner.state, State::Closed { streak: 0 });
         self.calm.store(calm, Ordering::Release);
+        availability::changed();
     }
 
     fn cancel(&self, generation: u64) {
@@ -221,6 +240,7 @@ impl Breaker {
             && *probe == Some(generation)
         {
             *probe = None;
+            availability::changed();
         }
     }
 }

@@ -22,6 +22,7 @@ mod explain_model;
 mod forwarding;
 mod groups;
 mod groups_follow;
+mod groups_health;
 mod least_load;
 mod power_of_two;
 mod preparation;

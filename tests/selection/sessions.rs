@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use sgl_edge::ids::{BucketId, ModelId, Stage};
 use sgl_edge::policies::{
-    Affinity, BoxFuture, Limit, Pick, PickError, PickRequest, Policy, PolicyKind, Reason,
-    Rejection, SessionAwarePolicy, StickyPolicy,
+    Affinity, Limit, Pick, PickError, PickFuture, PickRequest, Policy, PolicyKind, Reason,
+    Rejection, SessionAwarePolicy, StickyPolicy, at_once,
 };
 use sgl_edge::state::prefix::PrefixMemo;
 use sgl_edge::state::{AffinityScope, AffinityStore};
@@ -177,7 +177,7 @@ impl Policy for Loser {
         &'a self,
         engines: &'a [Arc<Worker>],
         request: &'a PickRequest<'a>,
-    ) -> BoxFuture<'a, Result<Pick, PickError>> {
+    ) -> PickFuture<'a> {
         let scope = AffinityScope {
             model: request.model,
             stage: request.stage,
@@ -187,7 +187,7 @@ impl Policy for Loser {
         self.store.seed(&scope, &self.winner.into());
         let engine = Arc::clone(&engines[0]);
         let reason = Reason::RoundRobin;
-        Box::pin(std::future::ready(Ok(Pick { engine, reason })))
+        at_once(Ok(Pick { engine, reason }))
     }
 }
 

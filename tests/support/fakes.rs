@@ -7,8 +7,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use sgl_edge::ids::{Stage, WorkerId};
 use sgl_edge::policies::{
-    Admission, BoxFuture, Draw, EngineAdmission, EngineMetrics, Limit, Pick, PickError,
-    PickRequest, Policy, PolicyKind, Reason,
+    Admission, Draw, EngineAdmission, EngineMetrics, Limit, Pick, PickError, PickFuture,
+    PickRequest, Policy, PolicyKind, Reason, at_once,
 };
 use sgl_edge::workers::Worker;
 
@@ -65,7 +65,7 @@ impl Policy for FakePolicy {
         &'a self,
         engines: &'a [Arc<Worker>],
         request: &'a PickRequest<'a>,
-    ) -> BoxFuture<'a, Result<Pick, PickError>> {
+    ) -> PickFuture<'a> {
         self.journal.lock().push(Call {
             candidates: engines.iter().map(|e| e.id().to_string()).collect(),
             model: request.model.to_string(),
@@ -83,9 +83,7 @@ impl Policy for FakePolicy {
             Answer::Fail(error) => Err(error.clone()),
         };
         let reason = Reason::RoundRobin;
-        Box::pin(std::future::ready(
-            engine.map(|engine| Pick { engine, reason }),
-        ))
+        at_once(engine.map(|engine| Pick { engine, reason }))
     }
 }
 

@@ -6,6 +6,7 @@ use prometheus::core::Collector;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts};
 
 use crate::policies::pressure::Source;
+use crate::series::Counters;
 use crate::state::prefix::{PrefixAnswer, Unavailable};
 
 /// The counters.
@@ -20,9 +21,9 @@ pub struct CacheCounters {
     /// Pairs whose outcome it changed.
     pub(super) guard_overrode: IntCounter,
     /// By `source`: what the pressure of holders was read from.
-    monitor_decisions: IntCounterVec,
+    monitor_decisions: Counters,
     /// By `result`: how prefix lookups ended.
-    lookups: IntCounterVec,
+    lookups: Counters,
     /// Hashing and looking up, or the remote query, seconds.
     pub(super) lookup_seconds: Histogram,
 }
@@ -36,7 +37,9 @@ impl Default for CacheCounters {
     fn default() -> Self {
         let counter = |name: &str, help: &str| IntCounter::new(name, help).expect("a valid name");
         let family = |name: &str, help: &str, label: &str| {
-            IntCounterVec::new(Opts::new(name, help), &[label]).expect("a valid name")
+            Counters::from(
+                IntCounterVec::new(Opts::new(name, help), &[label]).expect("a valid name"),
+            )
         };
         let seconds = HistogramOpts::new("cache_lookup_seconds", "hashing and looking up a prompt")
             .buckets(SECONDS.to_vec());
@@ -74,12 +77,10 @@ impl Default for CacheCounters {
             .into_iter()
             .chain(Unavailable::ALL.map(Unavailable::as_str))
         {
-            counters.lookups.with_label_values(&[result]);
+            counters.lookups.inc_by(&[result], 0);
         }
         for source in Source::ALL {
-            counters
-                .monitor_decisions
-                .with_label_values(&[source.as_str()]);
+            counters.monitor_decisions.inc_by(&[source.as_str()], 0);
         }
         counters
     }
@@ -94,8 +95,8 @@ impl CacheCounters {
             Box::new(self.admission_rejected.clone()),
             Box::new(self.guard_compared.clone()),
             Box::new(self.guard_overrode.clone()),
-            Box::new(self.monitor_decisions.clone()),
-            Box::new(self.lookups.clone()),
+            self.monitor_decisions.collector(),
+            self.lookups.collector(),
             Box::new(self.lookup_seconds.clone()),
         ]
     }
@@ -108,12 +109,10 @@ impl CacheCounters {
             Some(PrefixAnswer::Matches(matches)) if matches.is_empty() => "miss",
             Some(PrefixAnswer::Matches(_)) => "match",
         };
-        self.lookups.with_label_values(&[result]).inc();
+        self.lookups.inc(&[result]);
     }
 
     pub(super) fn compared_by(&self, source: Source) {
-        self.monitor_decisions
-            .with_label_values(&[source.as_str()])
-            .inc();
+        self.monitor_decisions.inc(&[source.as_str()]);
     }
 }

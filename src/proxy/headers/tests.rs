@@ -76,10 +76,8 @@ fn what_connection_names_is_hop_by_hop_except_framing() {
 #[test]
 fn an_id_that_is_an_address_is_hidden_and_stays_distinct() {
     assert_eq!(public_id(&"E1".into()), "E1");
-    let (a, b) = (
-        public_id(&"http://a:1".into()),
-        public_id(&"http://b:1".into()),
-    );
+    let ids = ["http://a:1", "http://b:1"].map(WorkerId::from);
+    let [a, b] = ids.each_ref().map(public_id);
     assert_ne!(a, b);
     for id in [a, b] {
         assert!(id.starts_with("engine-") && !id.contains(":1"), "{id}");

@@ -3,6 +3,7 @@
 use prometheus::core::Collector;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
 
+use crate::series::{Counters, Histograms};
 use crate::server::metrics::WORK_BOUNDS;
 
 /// Makes series and registers each of them once.
@@ -16,9 +17,10 @@ impl Registrar {
         collector
     }
 
-    pub(super) fn counter(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+    pub(super) fn counter(&self, name: &str, help: &str, labels: &[&str]) -> Counters {
         let counter = IntCounterVec::new(Opts::new(name, help), labels);
         self.add(counter.expect("names and labels are valid"))
+            .into()
     }
 
     pub(super) fn histograms(
@@ -27,9 +29,10 @@ impl Registrar {
         help: &str,
         labels: &[&str],
         bounds: &[f64],
-    ) -> HistogramVec {
+    ) -> Histograms {
         let options = HistogramOpts::new(name, help).buckets(bounds.to_vec());
         self.add(HistogramVec::new(options, labels).expect("names and bounds are valid"))
+            .into()
     }
 
     pub(super) fn histogram(&self, name: &str, help: &str) -> Histogram {

@@ -4,6 +4,7 @@ use prometheus::{Histogram, IntCounterVec, IntGaugeVec, Opts, Registry};
 
 use super::registrar::Registrar;
 use crate::ids::ModelId;
+use crate::series::Counters;
 use crate::tokenizer::{Backend, TokenSource, Tokenizer};
 
 /// Counted while requests are prepared.
@@ -11,11 +12,11 @@ use crate::tokenizer::{Backend, TokenSource, Tokenizer};
 pub struct TokenizeMetrics {
     /// Time to encode one prompt, seconds, waiting included.
     pub seconds: Histogram,
-    errors: IntCounterVec,
-    fallbacks: IntCounterVec,
-    skipped: IntCounterVec,
-    abandoned: IntCounterVec,
-    forwarding: IntCounterVec,
+    errors: Counters,
+    fallbacks: Counters,
+    skipped: Counters,
+    abandoned: Counters,
+    forwarding: Counters,
 }
 
 impl TokenizeMetrics {
@@ -53,24 +54,24 @@ impl TokenizeMetrics {
     /// A chat was not encoded by its template, for this reason.
     pub fn fell(&self, model: &ModelId, reason: &'static str) {
         let model = model.as_str();
-        self.errors.with_label_values(&[model]).inc();
-        self.fallbacks.with_label_values(&[model, reason]).inc();
+        self.errors.inc(&[model]);
+        self.fallbacks.inc(&[model, reason]);
     }
 
     /// A chat needed no count.
     pub fn skipped(&self, model: &ModelId) {
-        self.skipped.with_label_values(&[model.as_str()]).inc();
+        self.skipped.inc(&[model.as_str()]);
     }
 
     /// A chat's client left before it was encoded.
     pub fn abandoned(&self, model: &ModelId) {
-        self.abandoned.with_label_values(&[model.as_str()]).inc();
+        self.abandoned.inc(&[model.as_str()]);
     }
 
     /// A chat of a model with `forward_input_ids`.
     pub fn forwarding(&self, model: &ModelId, outcome: &'static str, source: TokenSource) {
         let labels = [model.as_str(), outcome, source.label()];
-        self.forwarding.with_label_values(&labels).inc();
+        self.forwarding.inc(&labels);
     }
 }
 
