@@ -30,6 +30,8 @@ pub(super) const CACHE_BYTES: usize = 64 << 20;
 /// Why the fast library does not encode for a tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
+    /// The proof has not ended.
+    Unproved,
     /// It does not have a part that the tokenizer is made of.
     Unsupported,
     /// It gave other ids than the Hugging Face crate on a probe text.
@@ -43,6 +45,7 @@ impl Unfit {
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
+            Self::Unproved => "unproved",
             Self::Unsupported => "unsupported",
             Self::Differs => "differs",
             Self::Panicked => "panicked",
@@ -74,11 +77,19 @@ pub(super) struct Fast {
 // === impl Fast ===
 
 impl Fast {
-    /// Loads and proves; takes about a second.
-    pub(super) fn try_new(json: &str, plain: &tokenizers::Tokenizer) -> Result<Self, Unfit> {
-        let load = || Self::load(json);
+    /// Loads and proves; takes seconds.
+    ///
+    /// * `wanted` — asked now and then; the work ends with [`Unfit::Unproved`] when it is not.
+    pub(super) fn try_new(
+        json: String,
+        plain: &tokenizers::Tokenizer,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Self, Unfit> {
+        wanted().then_some(()).ok_or(Unfit::Unproved)?;
+        let load = || Self::load(&json);
         let mut fast = catch_unwind(load).unwrap_or(Err(Unfit::Unsupported))?;
-        fast.prove(plain)?;
+        drop(json);
+        fast.prove(plain, wanted)?;
         fast.encoder.enable_segment_cache(CACHE_BYTES);
         Ok(fast)
     }
@@ -105,8 +116,9 @@ impl Fast {
     }
 
     /// Every probe text twice, so that answers from memory are compared as well.
-    fn prove(&self, plain: &tokenizers::Tokenizer) -> Result<(), Unfit> {
+    fn prove(&self, plain: &tokenizers::Tokenizer, wanted: &dyn Fn() -> bool) -> Result<(), Unfit> {
         for text in probe::texts(plain) {
+            wanted().then_some(()).ok_or(Unfit::Unproved)?;
             for add_special_tokens in [true, false] {
                 let right = plain.encode_fast(text.as_str(), add_special_tokens);
                 let right = right.as_ref().map(|encoding| encoding.get_ids()).ok();
@@ -174,8 +186,12 @@ fn name_the_model(json: &mut Value) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    pub(in crate::tokenizer) fn bytes_and_one_pair() -> String {
+        json(true)
+    }
 
     /// Knows the 256 bytes and, when asked, the pair `th`.
     fn json(pair: bool) -> String {
@@ -209,7 +225,8 @@ mod tests {
         let other = Fast::load(&json(true))
             .map_err(Unfit::label)
             .expect("loads");
-        assert_eq!(other.prove(&plain), Err(Unfit::Differs));
+        assert_eq!(other.prove(&plain, &|| true), Err(Unfit::Differs));
+        assert_eq!(other.prove(&plain, &|| false), Err(Unfit::Unproved));
     }
 
     #[test]
