@@ -33,8 +33,8 @@ fn folder() -> PathBuf {
 /// The tokenizers at hand: the shipped one, and those that `fetch.sh` has fetched.
 fn tokenizers() -> Vec<(String, PathBuf)> {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tokenizers/demo");
-    let fetched =
-        ["llama3_1", "deepseek_v3", "llama2"].map(|name| (name.to_owned(), folder().join(name)));
+    let fetched = ["llama3_1", "deepseek_v3", "llama2", "gemma3"]
+        .map(|name| (name.to_owned(), folder().join(name)));
     let fetched = fetched.into_iter().filter(|(_, path)| path.is_dir());
     std::iter::once(("qwen3".to_owned(), demo))
         .chain(fetched)

@@ -37,6 +37,7 @@ mod python;
 mod raw_text;
 mod source;
 mod template;
+mod words;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,10 +49,11 @@ use template::Effort;
 
 pub use encoder::Backend;
 pub use error::TokenizerError;
-pub use fast::{CacheStats, Unfit};
+pub use fast::Unfit;
 pub use length::TokenRange;
 pub use outcome::{Encoded, FallReason, Prompt, TokenSource};
 pub use parity::Obstacle;
+pub use pieces::CacheStats;
 pub use source::ContentFormat;
 pub use template::{ChatTemplate, RenderedChat, TemplateSyntaxError};
 

@@ -1,7 +1,7 @@
 //! Text to ids and back: a fast library where it is exact, the Hugging Face crate everywhere else.
 //!
 //! The Hugging Face crate defines what is right. It stays loaded, decodes, and takes every tokenizer
-//! that the fast library cannot; there, [`pieces`](super::pieces) spare it what it did before.
+//! that the fast library cannot. [`pieces`](super::pieces) spare both what they did before.
 //!
 //! **Proofs are not waited for.** Loading and proving the fast library takes seconds, and until that is
 //! done the Hugging Face crate encodes. Nobody sees the change but by the clock: the ids are the same by
@@ -14,10 +14,11 @@ use std::thread;
 
 use parking_lot::Mutex;
 
-use super::fast::{CacheStats, Fast, Unfit};
+use super::fast::{Fast, Unfit};
 use super::length::TokenRange;
 use super::outcome::FallReason;
-use super::pieces::Pieces;
+use super::pieces::{CacheStats, Pieces};
+use super::probe;
 
 /// Which library encodes for a tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,10 +44,9 @@ impl Backend {
 }
 
 /// What was proved about a tokenizer.
-enum Proved {
-    Fast(Fast),
-    /// The fast library is out; what the Hugging Face crate encoded may be remembered in pieces.
-    Plain(Unfit, Option<Pieces>),
+struct Proved {
+    fast: Result<Fast, Unfit>,
+    pieces: Option<Pieces>,
 }
 
 type Verdict = OnceLock<Proved>;
@@ -72,7 +72,7 @@ impl Encoder {
         let started = prover.spawn(move || reach_verdict(json, &reference, &awaited));
         if let Err(error) = started {
             tracing::warn!(%error, "no thread to prove the fast tokenizer library on");
-            verdict.get_or_init(|| Proved::Plain(Unfit::Unproved, None));
+            verdict.get_or_init(|| Proved::nothing(Unfit::Unproved));
         }
         Self { plain, verdict }
     }
@@ -83,28 +83,27 @@ impl Encoder {
     }
 
     pub(super) fn backend(&self) -> Backend {
-        match self.verdict.get() {
-            Some(Proved::Fast(fast)) if fast.retired() => Backend::Plain(Unfit::Panicked),
-            Some(Proved::Fast(_)) => Backend::Fast,
-            Some(Proved::Plain(reason, _)) => Backend::Plain(*reason),
+        let verdict = self.verdict.get();
+        match verdict.map(|proved| proved.fast.as_ref()) {
+            Some(Ok(fast)) if fast.retired() => Backend::Plain(Unfit::Panicked),
+            Some(Ok(_)) => Backend::Fast,
+            Some(Err(reason)) => Backend::Plain(*reason),
             None => Backend::Plain(Unfit::Unproved),
         }
     }
 
     pub(super) fn cache_stats(&self) -> CacheStats {
-        match self.verdict.get() {
-            Some(Proved::Fast(fast)) => fast.cache_stats(),
-            Some(Proved::Plain(_, Some(pieces))) => pieces.stats(),
-            Some(Proved::Plain(_, None)) | None => CacheStats::default(),
-        }
+        let pieces = self.verdict.get().and_then(|proved| proved.pieces.as_ref());
+        pieces.map(Pieces::stats).unwrap_or_default()
     }
 
     /// How many tokens a text of `bytes` bytes can have, without special tokens at its ends.
     pub(super) fn tokens_in(&self, bytes: usize) -> TokenRange {
-        match self.verdict.get() {
-            Some(Proved::Fast(fast)) => fast.tokens_in(bytes),
-            Some(Proved::Plain(..)) | None => TokenRange::ANY,
-        }
+        let fast = self
+            .verdict
+            .get()
+            .and_then(|proved| proved.fast.as_ref().ok());
+        fast.map_or(TokenRange::ANY, |fast| fast.tokens_in(bytes))
     }
 
     pub(super) fn encode(
@@ -113,19 +112,10 @@ impl Encoder {
         add_special_tokens: bool,
     ) -> Result<Vec<u32>, FallReason> {
         let ids = match self.verdict.get() {
-            Some(Proved::Fast(fast)) => fast.encode(text, add_special_tokens),
-            Some(Proved::Plain(_, Some(pieces))) if !add_special_tokens => {
-                pieces.encode(&self.plain, text)
-            }
-            Some(Proved::Plain(..)) | None => None,
+            Some(proved) => proved.encode(&self.plain, text, add_special_tokens),
+            None => plainly(&self.plain, text, add_special_tokens),
         };
-        if let Some(ids) = ids {
-            return Ok(ids);
-        }
-        self.plain
-            .encode_fast(text, add_special_tokens)
-            .map(|encoding| encoding.get_ids().to_vec())
-            .map_err(|_| FallReason::Encode)
+        ids.ok_or(FallReason::Encode)
     }
 
     pub(super) fn decode(
@@ -143,28 +133,77 @@ impl Encoder {
     }
 }
 
+// === impl Proved ===
+
+impl Proved {
+    const fn nothing(unfit: Unfit) -> Self {
+        Self {
+            fast: Err(unfit),
+            pieces: None,
+        }
+    }
+
+    /// Tries both the fast library and pieces on every probe text.
+    fn about(json: String, plain: &tokenizers::Tokenizer, wanted: &dyn Fn() -> bool) -> Self {
+        let mut proved = Self {
+            fast: Fast::try_new(json, plain, wanted),
+            pieces: Pieces::of(plain),
+        };
+        let differs = |text: &String| {
+            let right = plainly(plain, text, false);
+            // Twice, so that answers from memory are compared as well.
+            let equal = || proved.encode(plain, text, false) == right;
+            !(wanted() && equal() && equal())
+        };
+        if proved.pieces.is_some() && probe::texts(plain).iter().any(differs) {
+            proved.pieces = None;
+        }
+        proved.pieces.iter().for_each(Pieces::clear);
+        proved
+    }
+
+    fn encode(
+        &self,
+        plain: &tokenizers::Tokenizer,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> Option<Vec<u32>> {
+        let whole = |text: &str| {
+            let fast = self.fast.as_ref().ok();
+            let ids = fast.and_then(|fast| fast.encode(text, add_special_tokens));
+            ids.or_else(|| plainly(plain, text, add_special_tokens))
+        };
+        match &self.pieces {
+            Some(pieces) if !add_special_tokens => pieces.encode(text, whole),
+            Some(_) | None => whole(text),
+        }
+    }
+}
+
+/// What the Hugging Face crate says.
+fn plainly(
+    plain: &tokenizers::Tokenizer,
+    text: &str,
+    add_special_tokens: bool,
+) -> Option<Vec<u32>> {
+    let encoding = plain.encode_fast(text, add_special_tokens).ok()?;
+    Some(encoding.get_ids().to_vec())
+}
+
 /// Decides which library encodes, unless nobody wants to know any more.
 fn reach_verdict(json: String, plain: &tokenizers::Tokenizer, verdict: &Weak<Verdict>) {
     let _turn = PROVING.lock();
     let wanted = || verdict.strong_count() > 0;
-    let proof = || match Fast::try_new(json, plain, &wanted) {
-        Ok(fast) => Proved::Fast(fast),
-        Err(reason) => Proved::Plain(reason, Pieces::proved(plain, &wanted)),
-    };
+    let proof = || Proved::about(json, plain, &wanted);
     // The Hugging Face crate may panic as well.
     let proved = catch_unwind(AssertUnwindSafe(proof));
-    let proved = proved.unwrap_or(Proved::Plain(Unfit::Panicked, None));
+    let proved = proved.unwrap_or_else(|_| Proved::nothing(Unfit::Panicked));
     let Some(verdict) = verdict.upgrade() else {
         return;
     };
-    match &proved {
-        Proved::Fast(_) => tracing::info!("the fast tokenizer library is proved and in use"),
-        Proved::Plain(reason, pieces) => tracing::info!(
-            reason = reason.label(),
-            remembers = pieces.is_some(),
-            "the Hugging Face crate encodes"
-        ),
-    }
+    let unfit = proved.fast.as_ref().err().map(|unfit| unfit.label());
+    let remembers = proved.pieces.is_some();
+    tracing::info!(fast = unfit.is_none(), unfit, remembers, "tokenizer proved");
     verdict.get_or_init(|| proved);
 }
 

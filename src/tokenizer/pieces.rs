@@ -1,11 +1,13 @@
-//! What the Hugging Face crate encoded before is not encoded again: ids by the piece of text.
+//! What was encoded before is not encoded again: ids by the piece of text.
 //!
-//! For tokenizers that the fast library does not take. The crate takes added tokens out of a text before
-//! it does anything else, each search going on where the token before ended, and what is left between
-//! two of them goes through normalizer, pre-tokenizer and model on its own. So a text may be cut before
-//! an added token and the ids of its pieces joined, when
+//! The Hugging Face crate takes added tokens out of a text before it does anything else, each search going
+//! on where the token before ended, and what is left between two of them goes through normalizer,
+//! pre-tokenizer and model on its own. So a text may be cut before an added token and the ids of its pieces
+//! joined, when
 //! * the token is looked for in the text as it came (`normalized: false`), lest the normalizer join it
 //!   with its neighbours,
+//! * it is found wherever it is written: no other such token can begin before it and reach into it, and
+//!   none is a longer form of it,
 //! * it has no wish about its neighbours (`single_word`, `lstrip`, `rstrip`), and
 //! * it begins with a mark that no token before it can have wishes about: neither white space nor part
 //!   of a word.
@@ -16,33 +18,48 @@
 //! **What it refuses to do.** It adds no special tokens at the ends, and cuts nowhere else. It serves a
 //! tokenizer only after pieces gave the whole's ids on every text of [`probe`](super::probe).
 
-use std::hash::RandomState;
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::AhoCorasick;
+use foldhash::quality::RandomState;
 use lru::LruCache;
 use parking_lot::Mutex;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::fast::{CACHE_BYTES, CacheStats};
-use super::probe;
+/// Bytes of text and ids that one tokenizer remembers: room for about a hundred conversations of
+/// 60,000 tokens.
+const CACHE_BYTES: usize = 64 << 20;
 
 /// Bytes of bookkeeping per remembered piece, about.
 const ENTRY_BYTES: usize = 128;
 
-/// A piece above this is not remembered, bytes with its ids.
+/// A piece above this, bytes with its ids, is not remembered: about 120,000 tokens.
 const MOST_BYTES: usize = CACHE_BYTES / 64;
+
+/// What became of the pieces looked up since the tokenizer was loaded. Bytes are bytes of text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheStats {
+    /// Pieces whose ids were remembered.
+    pub hits: u64,
+    /// Pieces that had to be encoded.
+    pub misses: u64,
+    /// Bytes of the remembered pieces.
+    pub hit_bytes: u64,
+    /// Bytes of the encoded pieces.
+    pub miss_bytes: u64,
+    /// Bytes held now, ids included.
+    pub held_bytes: u64,
+}
 
 /// Remembered pieces of one tokenizer's texts.
 pub(super) struct Pieces {
-    /// Every added token that is looked for in the text as it came.
-    tokens: AhoCorasick,
-    /// Whether a text may be cut before a token, by its number in `tokens`.
-    cuts: Vec<bool>,
+    /// The added tokens before which a text may be cut.
+    cuts: AhoCorasick,
     memory: Mutex<Memory>,
 }
 
-/// The bound is the caller's to keep.
+/// Remembered texts, within [`CACHE_BYTES`]; who was not asked for longest is forgotten first.
 struct Memory {
     ids: LruCache<Box<str>, Arc<[u32]>, RandomState>,
     stats: CacheStats,
@@ -51,65 +68,61 @@ struct Memory {
 // === impl Pieces ===
 
 impl Pieces {
-    /// `None` where there is nothing to cut at, or pieces differ from the whole.
-    ///
-    /// * `wanted` — asked now and then; the work ends when it is not.
-    pub(super) fn proved(plain: &Tokenizer, wanted: &dyn Fn() -> bool) -> Option<Self> {
-        let pieces = Self::of(plain)?;
-        for text in probe::texts(plain) {
-            let whole = plain.encode_fast(text.as_str(), false).ok()?;
-            let equal = || pieces.encode(plain, &text).as_deref() == Some(whole.get_ids());
-            if !(wanted() && equal() && equal()) {
-                return None;
-            }
-        }
-        *pieces.memory.lock() = Memory::new();
-        Some(pieces)
-    }
-
-    fn of(plain: &Tokenizer) -> Option<Self> {
+    /// `None` where there is nothing to cut at.
+    pub(super) fn of(plain: &Tokenizer) -> Option<Self> {
         let added = plain.get_added_tokens_decoder();
         let raw: Vec<&AddedToken> = added.values().filter(|token| !token.normalized).collect();
-        let cuts: Vec<bool> = raw.iter().map(|token| may_cut_before(token)).collect();
-        cuts.contains(&true).then_some(())?;
-        let tokens = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(raw.iter().map(|token| token.content.as_str()));
+        let cuts = may_be_cut_before(&raw)?;
+        (!cuts.is_empty()).then_some(())?;
         Some(Self {
-            tokens: tokens.ok()?,
-            cuts,
+            cuts: AhoCorasick::new(cuts).ok()?,
             memory: Mutex::new(Memory::new()),
         })
     }
 
-    /// The ids of a text, without special tokens at its ends; `None` when the crate fails.
-    pub(super) fn encode(&self, plain: &Tokenizer, text: &str) -> Option<Vec<u32>> {
-        let cuts = self.tokens.find_iter(text);
-        let cuts = cuts.filter(|found| self.cuts[found.pattern().as_usize()]);
-        let starts = cuts.map(|found| found.start()).filter(|start| *start > 0);
+    /// The ids of a text, without special tokens at its ends; `None` when `whole` gives none.
+    ///
+    /// * `whole` — the ids of a text.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        whole: impl Fn(&str) -> Option<Vec<u32>>,
+    ) -> Option<Vec<u32>> {
+        let starts = self.cuts.find_iter(text).map(|found| found.start());
+        let starts = starts.filter(|start| *start > 0);
         let mut from = 0;
         let mut ids = Vec::with_capacity(text.len() / 3);
         for to in starts.chain([text.len()]) {
             let piece = &text[from..to];
             if piece.len() == text.len() {
-                return Some(plain.encode_fast(text, false).ok()?.get_ids().to_vec());
+                return whole(text);
             }
-            self.encode_piece(plain, piece, &mut ids)?;
+            self.encode_piece(piece, &whole, &mut ids)?;
             from = to;
         }
         Some(ids)
     }
 
-    fn encode_piece(&self, plain: &Tokenizer, piece: &str, ids: &mut Vec<u32>) -> Option<()> {
+    fn encode_piece(
+        &self,
+        piece: &str,
+        whole: &impl Fn(&str) -> Option<Vec<u32>>,
+        ids: &mut Vec<u32>,
+    ) -> Option<()> {
         let known = self.memory.lock().get(piece);
         if let Some(known) = known {
             ids.extend_from_slice(&known);
             return Some(());
         }
-        let encoded = plain.encode_fast(piece, false).ok()?;
-        ids.extend_from_slice(encoded.get_ids());
-        self.memory.lock().keep(piece, encoded.get_ids());
+        let encoded = whole(piece)?;
+        ids.extend_from_slice(&encoded);
+        self.memory.lock().keep(piece, &encoded);
         Some(())
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&self) {
+        *self.memory.lock() = Memory::new();
     }
 
     pub(super) fn stats(&self) -> CacheStats {
@@ -122,7 +135,7 @@ impl Pieces {
 impl Memory {
     fn new() -> Self {
         Self {
-            ids: LruCache::unbounded_with_hasher(RandomState::new()),
+            ids: LruCache::unbounded_with_hasher(RandomState::default()),
             stats: CacheStats::default(),
         }
     }
@@ -161,10 +174,33 @@ fn held(piece: &str, ids: &[u32]) -> usize {
     piece.len() + size_of_val(ids) + ENTRY_BYTES
 }
 
-fn may_cut_before(token: &AddedToken) -> bool {
-    let wishes = token.single_word || token.lstrip || token.rstrip;
+/// The tokens, of those looked for in a text as it came, before which it may be cut.
+fn may_be_cut_before<'t>(raw: &[&'t AddedToken]) -> Option<Vec<&'t str>> {
+    let contents = raw.iter().map(|token| token.content.as_str());
+    let ends: HashSet<&str> = contents.clone().flat_map(proper_ends).collect();
+    let all = AhoCorasick::new(contents.clone()).ok()?;
+    let mut inside = vec![false; raw.len()];
+    for (number, content) in contents.enumerate() {
+        for found in all.find_overlapping_iter(content) {
+            inside[found.pattern().as_usize()] |= found.pattern().as_usize() != number;
+        }
+    }
     let mark = |c: char| c.is_ascii_punctuation() && c != '_';
-    !wishes && token.content.starts_with(mark)
+    let cuts = raw.iter().zip(inside).filter(|(token, inside)| {
+        let wishes = token.single_word || token.lstrip || token.rstrip;
+        let content = token.content.as_str();
+        let begun = content
+            .char_indices()
+            .skip(1)
+            .any(|(at, _)| ends.contains(&content[..at]));
+        !inside && !begun && !wishes && content.starts_with(mark)
+    });
+    Some(cuts.map(|(token, _)| token.content.as_str()).collect())
+}
+
+/// The ends of a text, itself aside.
+fn proper_ends(text: &str) -> impl Iterator<Item = &str> {
+    text.char_indices().skip(1).map(|(at, _)| &text[at..])
 }
 
 #[cfg(test)]
@@ -223,6 +259,7 @@ mod tests {
     fn pieces_give_the_ids_of_the_whole_on_random_texts() {
         let plain = tokenizer();
         let pieces = Pieces::of(&plain).expect("there are tokens to cut at");
+        let whole = |text: &str| Some(plain.encode_fast(text, false).ok()?.get_ids().to_vec());
         let parts = [
             "<s>", "</s>", "<m>", "<r>", "cc", "<n>", " <w>", "<s", ">", " ", "  ", "a", "ab",
             "b ", "x", "\u{301}", "\u{ff21}", "c", "<s><s>",
@@ -236,9 +273,7 @@ mod tests {
         };
         for _ in 0..20_000 {
             let text: String = (0..draw(12)).map(|_| parts[draw(parts.len())]).collect();
-            let whole = plain.encode_fast(text.as_str(), false).expect("encoded");
-            let joined = pieces.encode(&plain, &text).expect("encoded");
-            assert_eq!(joined, whole.get_ids(), "{text:?}");
+            assert_eq!(pieces.encode(&text, whole), whole(&text), "{text:?}");
         }
         let stats = pieces.stats();
         assert!(stats.hits > 1_000 && stats.misses > 1_000, "{stats:?}");
@@ -262,10 +297,30 @@ mod tests {
     }
 
     #[test]
+    fn a_text_is_cut_only_before_tokens_that_are_found_wherever_they_are_written() {
+        let token = |content: &str| AddedToken::from(content, true).normalized(false);
+        let mut tokens: Vec<AddedToken> = ["<a>", "<b>", "<b>>", "x<c", "<c>", "<d<", "<e>", "f"]
+            .map(token)
+            .into();
+        tokens.push(token("<g>").lstrip(true));
+        tokens.push(token("<h>").single_word(true));
+        let raw: Vec<&AddedToken> = tokens.iter().collect();
+        let cuts = may_be_cut_before(&raw).expect("few tokens");
+        // The end of `<d<` begins all of them.
+        assert_eq!(cuts, [""; 0]);
+        let raw: Vec<&AddedToken> = raw
+            .into_iter()
+            .filter(|token| token.content != "<d<")
+            .collect();
+        let cuts = may_be_cut_before(&raw).expect("few tokens");
+        assert_eq!(cuts, ["<a>", "<b>>", "<e>"]);
+    }
+
+    #[test]
     fn where_there_is_nothing_to_cut_at_nothing_is_remembered() {
         let json = json!({"version": "1.0", "added_tokens": [], "model":
             {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}});
         let plain = Tokenizer::from_bytes(json.to_string()).expect("loads");
-        assert!(Pieces::proved(&plain, &|| true).is_none());
+        assert!(Pieces::of(&plain).is_none());
     }
 }

@@ -123,6 +123,28 @@ fn a_model_without_a_type_is_still_encoded_fast() {
     same(&tokenizer, &reference(&json), "abc cc ab");
 }
 
+/// Follow-up turns of a tokenizer that the fast library does not take.
+#[test]
+fn the_slower_library_does_not_repeat_itself_either() {
+    let mut token = added(false);
+    token["content"] = json!("<|x|>");
+    let metaspace =
+        json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true});
+    let json = letters(&token, &metaspace);
+    let tokenizer = Dir::with("slow-pieces", &[("tokenizer.json", &json)]).load();
+    let tokenizer = tokenizer.expect("loads");
+    tokenizer.settle();
+    assert_eq!(tokenizer.backend(), Backend::Plain(Unfit::Unsupported));
+    let reference = reference(&json);
+    let mut text = "ab".to_owned();
+    for turn in 0..9 {
+        let _ = write!(text, "<|x|> turn {turn} abab");
+        same(&tokenizer, &reference, &text);
+    }
+    let stats = tokenizer.cache_stats();
+    assert_eq!(stats.misses, 10, "{stats:?}");
+}
+
 fn conversation(seed: usize, turns: usize) -> Vec<u8> {
     let mut messages = Vec::new();
     for turn in 0..turns {
