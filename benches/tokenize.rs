@@ -18,6 +18,10 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use serde_json::{Value, json};
 use sgl_edge::tokenizer::Tokenizer;
 
+/// The program's own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn folder() -> PathBuf {
     let named = std::env::var_os("SGL_EDGE_TOKENIZERS");
     named.map_or_else(
@@ -29,12 +33,19 @@ fn folder() -> PathBuf {
 /// The tokenizers at hand: the shipped one, and those that `fetch.sh` has fetched.
 fn tokenizers() -> Vec<(String, PathBuf)> {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tokenizers/demo");
-    let fetched =
-        ["llama3_1", "deepseek_v3", "llama2"].map(|name| (name.to_owned(), folder().join(name)));
+    let fetched = ["llama3_1", "deepseek_v3", "llama2", "gemma3"]
+        .map(|name| (name.to_owned(), folder().join(name)));
     let fetched = fetched.into_iter().filter(|(_, path)| path.is_dir());
     std::iter::once(("qwen3".to_owned(), demo))
         .chain(fetched)
         .collect()
+}
+
+/// As it is seconds after its start.
+fn load(path: &Path) -> Tokenizer {
+    let tokenizer = Tokenizer::load(path).expect("loads");
+    tokenizer.settle();
+    tokenizer
 }
 
 fn plain(path: &Path) -> tokenizers::Tokenizer {
@@ -97,7 +108,7 @@ const SIZES: [usize; 5] = [1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20];
 fn cold(c: &mut Criterion) {
     let messages = messages();
     for (name, path) in tokenizers() {
-        let (plain, tokenizer) = (plain(&path), Tokenizer::load(&path).expect("loads"));
+        let (plain, tokenizer) = (plain(&path), load(&path));
         let mut group = c.benchmark_group(format!("cold/{name}"));
         group
             .sample_size(10)
@@ -177,7 +188,7 @@ fn conversation(messages: &[String], number: usize) -> Vec<Vec<u8>> {
 fn turns(c: &mut Criterion) {
     let messages = messages();
     for (name, path) in tokenizers() {
-        let (plain, tokenizer) = (plain(&path), Tokenizer::load(&path).expect("loads"));
+        let (plain, tokenizer) = (plain(&path), load(&path));
         let Some(template) = tokenizer.template() else {
             continue;
         };
@@ -225,7 +236,7 @@ fn turns(c: &mut Criterion) {
 fn worst(c: &mut Criterion) {
     let messages = messages();
     for (name, path) in tokenizers() {
-        let tokenizer = Tokenizer::load(&path).expect("loads");
+        let tokenizer = load(&path);
         if tokenizer.template().is_none() {
             continue;
         }

@@ -31,11 +31,13 @@ mod load;
 mod message;
 mod outcome;
 mod parity;
+mod pieces;
 mod probe;
 mod python;
 mod raw_text;
 mod source;
 mod template;
+mod words;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,10 +49,11 @@ use template::Effort;
 
 pub use encoder::Backend;
 pub use error::TokenizerError;
-pub use fast::{CacheStats, Unfit};
+pub use fast::Unfit;
 pub use length::TokenRange;
 pub use outcome::{Encoded, FallReason, Prompt, TokenSource};
 pub use parity::Obstacle;
+pub use pieces::CacheStats;
 pub use source::ContentFormat;
 pub use template::{ChatTemplate, RenderedChat, TemplateSyntaxError};
 
@@ -87,7 +90,9 @@ impl Tokenizer {
     ///   `chat_template.jinja` are looked for beside it and may be missing; without a template every
     ///   chat falls to raw text with [`FallReason::NoTemplate`].
     ///
-    /// Reads files and parses megabytes: call it at start-up or reload, not on the request path.
+    /// Reads files and parses megabytes: call it at start-up or reload, not on the request path. What it
+    /// returns encodes at once, and faster once a thread of its own has decided that it may
+    /// ([`settle`](Self::settle)).
     ///
     /// # Errors
     /// [`TokenizerError`] names the file and the reason: it is missing, cannot be read, is not
@@ -237,6 +242,11 @@ impl Tokenizer {
     pub fn with_clock(mut self, clock: fn() -> chrono::NaiveDateTime) -> Self {
         self.template = self.template.map(|template| template.with_clock(clock));
         self
+    }
+
+    /// Waits until it is decided which library encodes: seconds at most. The ids do not depend on it.
+    pub fn settle(&self) {
+        self.encoder.settle();
     }
 
     /// Which library encodes now.

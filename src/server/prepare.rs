@@ -21,9 +21,9 @@ use crate::server::{ApiError, bootstrap, forward_ids, rid, sampling, splice};
 use crate::state::prefix::{PrefixMemo, PrefixQuery};
 
 /// Bodies up to this size, bytes, are read for their routing fields on the calling thread, and copied
-/// there when something is added. Chosen: a twentieth of a millisecond per pass over text, more for
-/// lists of ids; `benches/prepare.rs`.
-const INLINE_BYTES: usize = 256 << 10;
+/// there when something is added. Chosen: less than half a millisecond for the worst of them, a list of
+/// ids; `benches/event_loop`.
+const INLINE_BYTES: usize = 64 << 10;
 
 /// When a prompt is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

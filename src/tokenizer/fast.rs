@@ -7,10 +7,7 @@
 //! vocabulary, every flag of the added tokens, special tokens at the ends, repetition through the
 //! cache. A part that the library does not have is refused by it while loading.
 //!
-//! **Work not done twice.** The library keeps the ids of texts between added tokens, which are where
-//! an encoding can be cut: added tokens are taken out before normalizing, splitting and merging, so
-//! the ids of a piece depend on nothing but the piece. Hits are confirmed by comparing the text, the
-//! table is keyed with a secret, and its bytes are bounded.
+//! Tokenizers of the SentencePiece kind are encoded [word by word](super::words) on top of it.
 //!
 //! **When it breaks anyway.** A panic retires it for good; the request at hand and all later ones are
 //! encoded by the Hugging Face crate.
@@ -22,14 +19,13 @@ use serde_json::Value;
 
 use super::length::{Lengths, TokenRange};
 use super::probe;
-
-/// Bytes of text and ids that one tokenizer remembers: room for about a hundred conversations of
-/// 60,000 tokens. A piece above a 64th of it (about 120,000 tokens) is not kept.
-pub(super) const CACHE_BYTES: usize = 64 << 20;
+use super::words::Words;
 
 /// Why the fast library does not encode for a tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
+    /// The proof has not ended.
+    Unproved,
     /// It does not have a part that the tokenizer is made of.
     Unsupported,
     /// It gave other ids than the Hugging Face crate on a probe text.
@@ -43,6 +39,7 @@ impl Unfit {
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
+            Self::Unproved => "unproved",
             Self::Unsupported => "unsupported",
             Self::Differs => "differs",
             Self::Panicked => "panicked",
@@ -50,23 +47,9 @@ impl Unfit {
     }
 }
 
-/// What became of the pieces looked up since the tokenizer was loaded. Bytes are bytes of text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CacheStats {
-    /// Pieces whose ids were remembered.
-    pub hits: u64,
-    /// Pieces that had to be encoded.
-    pub misses: u64,
-    /// Bytes of the remembered pieces.
-    pub hit_bytes: u64,
-    /// Bytes of the encoded pieces.
-    pub miss_bytes: u64,
-    /// Bytes held now, ids included.
-    pub held_bytes: u64,
-}
-
 pub(super) struct Fast {
     encoder: fastokens::Tokenizer,
+    words: Option<Words>,
     lengths: Option<Lengths>,
     retired: AtomicBool,
 }
@@ -74,12 +57,20 @@ pub(super) struct Fast {
 // === impl Fast ===
 
 impl Fast {
-    /// Loads and proves; takes about a second.
-    pub(super) fn try_new(json: &str, plain: &tokenizers::Tokenizer) -> Result<Self, Unfit> {
-        let load = || Self::load(json);
+    /// Loads and proves; takes seconds.
+    ///
+    /// * `wanted` — asked now and then; the work ends with [`Unfit::Unproved`] when it is not.
+    pub(super) fn try_new(
+        json: String,
+        plain: &tokenizers::Tokenizer,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Self, Unfit> {
+        wanted().then_some(()).ok_or(Unfit::Unproved)?;
+        let load = || Self::load(&json);
         let mut fast = catch_unwind(load).unwrap_or(Err(Unfit::Unsupported))?;
-        fast.prove(plain)?;
-        fast.encoder.enable_segment_cache(CACHE_BYTES);
+        drop(json);
+        fast.prove(plain, wanted)?;
+        fast.words.iter_mut().for_each(Words::clear);
         Ok(fast)
     }
 
@@ -90,23 +81,24 @@ impl Fast {
         };
         let mut json: Value = serde_json::from_str(json).map_err(|error| unsupported(&error))?;
         name_the_model(&mut json);
-        let lengths = Lengths::of(&json);
+        let (lengths, words) = (Lengths::of(&json), Words::of(&json));
         let mut encoder =
             fastokens::Tokenizer::from_json(json).map_err(|error| unsupported(&error))?;
         // Engines encode prompts whole: limits and padding saved with a tokenizer are for training.
         encoder.set_padding(None);
         encoder.set_truncation(None);
-        encoder.enable_segment_cache(CACHE_BYTES);
         Ok(Self {
             encoder,
+            words,
             lengths,
             retired: AtomicBool::new(false),
         })
     }
 
     /// Every probe text twice, so that answers from memory are compared as well.
-    fn prove(&self, plain: &tokenizers::Tokenizer) -> Result<(), Unfit> {
+    fn prove(&self, plain: &tokenizers::Tokenizer, wanted: &dyn Fn() -> bool) -> Result<(), Unfit> {
         for text in probe::texts(plain) {
+            wanted().then_some(()).ok_or(Unfit::Unproved)?;
             for add_special_tokens in [true, false] {
                 let right = plain.encode_fast(text.as_str(), add_special_tokens);
                 let right = right.as_ref().map(|encoding| encoding.get_ids()).ok();
@@ -129,11 +121,18 @@ impl Fast {
             return None;
         }
         let work = || {
-            self.encoder
-                .encode_with_special_tokens(text, add_special_tokens)
+            let whole = |text: &str| self.encoder.encode_with_special_tokens(text, false).ok();
+            let words = self.words.as_ref().filter(|_| !add_special_tokens);
+            words
+                .and_then(|words| words.encode(text, whole))
+                .or_else(|| {
+                    self.encoder
+                        .encode_with_special_tokens(text, add_special_tokens)
+                        .ok()
+                })
         };
         match catch_unwind(AssertUnwindSafe(work)) {
-            Ok(ids) => ids.ok(),
+            Ok(ids) => ids,
             Err(_) => {
                 self.retired.store(true, Ordering::Relaxed);
                 tracing::error!("the fast tokenizer library panicked and is not used again");
@@ -151,17 +150,6 @@ impl Fast {
     pub(super) fn retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }
-
-    pub(super) fn cache_stats(&self) -> CacheStats {
-        let stats = self.encoder.segment_cache_stats();
-        stats.map_or_else(CacheStats::default, |stats| CacheStats {
-            hits: stats.hits,
-            misses: stats.misses,
-            hit_bytes: stats.hit_bytes,
-            miss_bytes: stats.miss_bytes,
-            held_bytes: stats.bytes as u64,
-        })
-    }
 }
 
 /// Old files leave the model's type out; the Hugging Face crate tells it by the fields.
@@ -174,8 +162,12 @@ fn name_the_model(json: &mut Value) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    pub(in crate::tokenizer) fn bytes_and_one_pair() -> String {
+        json(true)
+    }
 
     /// Knows the 256 bytes and, when asked, the pair `th`.
     fn json(pair: bool) -> String {
@@ -209,7 +201,8 @@ mod tests {
         let other = Fast::load(&json(true))
             .map_err(Unfit::label)
             .expect("loads");
-        assert_eq!(other.prove(&plain), Err(Unfit::Differs));
+        assert_eq!(other.prove(&plain, &|| true), Err(Unfit::Differs));
+        assert_eq!(other.prove(&plain, &|| false), Err(Unfit::Unproved));
     }
 
     #[test]

@@ -61,10 +61,8 @@ fn encoder(path: &Path) -> Result<Encoder, TokenizerError> {
     encoder
         .with_truncation(None)
         .map_err(|error| wrong_kind(path, error.to_string()))?;
-    let encoder = Encoder::new(&text, encoder);
-    let backend = encoder.backend();
-    tracing::info!(tokenizer = %path.display(), ?backend, "tokenizer loaded");
-    Ok(encoder)
+    tracing::info!(tokenizer = %path.display(), "tokenizer loaded");
+    Ok(Encoder::new(text, encoder))
 }
 
 /// The fields of `tokenizer_config.json`; none when there is no such file.

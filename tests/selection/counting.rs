@@ -23,9 +23,14 @@ use sgl_edge::tokenizer::TokenSource;
 use crate::support::routing::value;
 use crate::support::seed::rng;
 
-/// Takes its tokenizer over into every other routing: loading one takes seconds.
-static LOADED: LazyLock<Routing> =
-    LazyLock::new(|| build("[{id: all, groups: {plain: {}}}]", None));
+/// Takes its tokenizer over into every other routing: loading one takes seconds. Only a proved one says
+/// how long a prompt can be.
+static LOADED: LazyLock<Routing> = LazyLock::new(|| {
+    let routing = build("[{id: all, groups: {plain: {}}}]", None);
+    let (model, _) = routing.model("m").expect("configured");
+    model.tokenizer.as_ref().expect("configured").settle();
+    routing
+});
 
 fn build(buckets: &str, previous: Option<&Routing>) -> Routing {
     let tokenizer = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/tokenizers/demo");

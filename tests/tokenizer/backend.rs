@@ -102,6 +102,7 @@ fn a_tokenizer_is_encoded_by_whoever_is_exact_for_it() {
     for (what, json, backend) in table {
         let tokenizer = Dir::with("backend", &[("tokenizer.json", &json)]).load();
         let tokenizer = tokenizer.expect("loads");
+        tokenizer.settle();
         assert_eq!(tokenizer.backend(), backend, "{what}");
         let reference = reference(&json);
         for text in ["abc", "xccy", "cc", "x cc y", "ab cc\nab", "abab ccab"] {
@@ -117,8 +118,31 @@ fn a_model_without_a_type_is_still_encoded_fast() {
     let tokenizer = Dir::with("untyped", &[("tokenizer.json", &json)])
         .load()
         .expect("loads");
+    tokenizer.settle();
     assert_eq!(tokenizer.backend(), Backend::Fast);
     same(&tokenizer, &reference(&json), "abc cc ab");
+}
+
+/// Follow-up turns of a tokenizer that the fast library does not take.
+#[test]
+fn the_slower_library_does_not_repeat_itself_either() {
+    let mut token = added(false);
+    token["content"] = json!("<|x|>");
+    let metaspace =
+        json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true});
+    let json = letters(&token, &metaspace);
+    let tokenizer = Dir::with("slow-pieces", &[("tokenizer.json", &json)]).load();
+    let tokenizer = tokenizer.expect("loads");
+    tokenizer.settle();
+    assert_eq!(tokenizer.backend(), Backend::Plain(Unfit::Unsupported));
+    let reference = reference(&json);
+    let mut text = "ab".to_owned();
+    for turn in 0..9 {
+        let _ = write!(text, "<|x|> turn {turn} abab");
+        same(&tokenizer, &reference, &text);
+    }
+    let stats = tokenizer.cache_stats();
+    assert_eq!(stats.misses, 10, "{stats:?}");
 }
 
 fn conversation(seed: usize, turns: usize) -> Vec<u8> {
@@ -141,6 +165,7 @@ fn conversation(seed: usize, turns: usize) -> Vec<u8> {
 #[test]
 fn a_following_turn_encodes_only_what_is_new() {
     let tokenizer = Tokenizer::load(&demo_dir()).expect("loads");
+    tokenizer.settle();
     tokenizer.encode_chat(&conversation(1, 9)).expect("ids");
     let before = tokenizer.cache_stats();
     let next = tokenizer.encode_chat(&conversation(1, 11)).expect("ids");
@@ -164,6 +189,7 @@ fn a_following_turn_encodes_only_what_is_new() {
 #[test]
 fn what_is_remembered_stays_within_its_bound() {
     let tokenizer = Tokenizer::load(&demo_dir()).expect("loads");
+    tokenizer.settle();
     let base = text("cases.jsonl");
     let base = &base[..base.floor_char_boundary(6 << 10)];
     let mut most = 0;

@@ -11,9 +11,12 @@ use sgl_edge::tokenizer::{Tokenizer, TokenizerError};
 
 use crate::sha256;
 
-/// The shipped tokenizer, loaded once: 11 MB of JSON.
-pub(crate) static DEMO: LazyLock<Tokenizer> =
-    LazyLock::new(|| Tokenizer::load(&demo_dir()).expect("the shipped tokenizer loads"));
+/// The shipped tokenizer, loaded once: 11 MB of JSON. As it is seconds after its start.
+pub(crate) static DEMO: LazyLock<Tokenizer> = LazyLock::new(|| {
+    let tokenizer = Tokenizer::load(&demo_dir()).expect("the shipped tokenizer loads");
+    tokenizer.settle();
+    tokenizer
+});
 
 pub(crate) fn demo_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/tokenizers/demo")

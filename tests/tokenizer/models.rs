@@ -125,6 +125,7 @@ fn at_hand() -> Vec<(&'static Model, Tokenizer)> {
             return None;
         }
         let tokenizer = Tokenizer::load(&path).expect("a fetched tokenizer loads");
+        tokenizer.settle();
         Some((model, tokenizer.with_clock(clock)))
     };
     MODELS.iter().filter_map(load).collect()

@@ -35,7 +35,11 @@ fn stamp(path: &Path) -> Stamp {
 }
 
 /// Tokenizers loaded so far, by path and state of their files.
-pub(super) struct Tokenizers(HashMap<TokenizerKey, Arc<Tokenizer>>);
+pub(super) struct Tokenizers {
+    loaded: HashMap<TokenizerKey, Arc<Tokenizer>>,
+    /// Whether a routing serves meanwhile.
+    serving: bool,
+}
 
 impl Tokenizers {
     /// What `previous` had loaded.
@@ -45,20 +49,27 @@ impl Tokenizers {
             let key = model.tokenizer_key.clone()?;
             Some((key, Arc::clone(model.tokenizer.as_ref()?)))
         });
-        Self(loaded.collect())
+        Self {
+            loaded: loaded.collect(),
+            serving: previous.is_some(),
+        }
     }
 
-    /// The tokenizer at `path`, loaded unless its files are unchanged.
+    /// The tokenizer at `path`, loaded unless its files are unchanged. A start does not wait until it
+    /// is decided how fast it encodes; who serves already waits, lest it become slower for seconds.
     pub(super) fn load(
         &mut self,
         path: &Path,
     ) -> Result<(Arc<Tokenizer>, TokenizerKey), TokenizerError> {
         let key = (path.to_owned(), stamp(path));
-        if let Some(tokenizer) = self.0.get(&key) {
+        if let Some(tokenizer) = self.loaded.get(&key) {
             return Ok((Arc::clone(tokenizer), key));
         }
         let tokenizer = Arc::new(Tokenizer::load(path)?);
-        self.0.insert(key.clone(), Arc::clone(&tokenizer));
+        if self.serving {
+            tokenizer.settle();
+        }
+        self.loaded.insert(key.clone(), Arc::clone(&tokenizer));
         Ok((tokenizer, key))
     }
 }
