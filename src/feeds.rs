@@ -4,8 +4,8 @@
 //!   zmtp ---------- bytes to messages and back, bounded; no sockets
 //!   zmq ----------- a subscription that reconnects for ever; a request with many replies
 //!   load_stat ----- a load report, over ZMQ or HTTP
-//!   loads --------- the load feeds of a fleet
-//!   thread -------- where they run, off the threads that serve requests
+//!   loads --------- the load feeds of a fleet, and the thread that reads them
+//!   thread -------- keeps them in step with the fleet, off the threads that serve requests
 //!   kv_events ----- who stores and evicts which blocks, into the prefix index
 //! ```
 //!
@@ -22,4 +22,4 @@ mod zmtp;
 
 pub use loads::{LoadFeeds, Member};
 pub use stats::{FeedStats, Outcome};
-pub use thread::{FeedThread, PAUSE};
+pub use thread::FeedThread;

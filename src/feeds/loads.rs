@@ -2,9 +2,13 @@
 //!
 //! [`LoadFeeds::reconcile`] is told the whole fleet each time; it starts, stops and forgets. A feed
 //! that ends never stalls anybody: requests only read the table. Reports are a gauge, so sequence
-//! numbers are not looked at and nothing is replayed. Source: engine-wire §2, field-lessons L25.
+//! numbers are not looked at and nothing is replayed. A task per feed connects, and connects again;
+//! one thread reads them all. Source: engine-wire §2, field-lessons L25.
+
+mod hub;
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,15 +17,15 @@ use tokio::time::Instant;
 
 use crate::feeds::load_stat::{Malformed, load_stat};
 use crate::feeds::stats::{FeedStats, Outcome};
-use crate::feeds::zmq::{Event, Subscription};
+use crate::feeds::zmq::{BackOff, ZmqError, subscribe};
+use crate::feeds::zmtp::Frames;
 use crate::ids::WorkerId;
-use crate::state::EngineLoadTable;
+use crate::state::{EngineLoadTable, LoadWriter};
 use crate::workers::{Publishers, TcpEndpoint, Worker};
+use hub::{Hub, Reader};
 
 /// Largest message that is read, bytes; a report has about fifty.
 const MAX_MESSAGE: usize = 4096;
-/// An idle engine reports once a second; silent for this long, its connection is taken for dead.
-const SILENCE: Duration = Duration::from_secs(15);
 
 /// One engine and what it publishes, as far as is known.
 #[derive(Debug, Clone)]
@@ -39,33 +43,39 @@ pub struct LoadFeeds {
     table: Arc<EngineLoadTable>,
     stats: Arc<FeedStats>,
     known: HashMap<WorkerId, Known>,
+    reader: Reader,
     tasks: JoinSet<()>,
 }
 
 #[derive(Debug)]
 struct Known {
     member: Member,
-    feeds: Vec<AbortHandle>,
+    /// The task that connects, and the line in the hub.
+    feeds: Vec<(AbortHandle, usize)>,
 }
 
 impl Known {
-    fn stop(&mut self) {
-        for feed in self.feeds.drain(..) {
-            feed.abort();
+    fn stop(&mut self, hub: &Hub) {
+        for (task, line) in self.feeds.drain(..) {
+            task.abort();
+            hub.remove(line);
         }
     }
 }
 
 impl LoadFeeds {
-    /// Feeds into `table`; none runs yet.
-    #[must_use]
-    pub fn new(table: Arc<EngineLoadTable>, stats: Arc<FeedStats>) -> Self {
-        Self {
+    /// Feeds into `table`; none runs yet. Starts the thread that will read them.
+    ///
+    /// # Errors
+    /// The system gives no poller or no thread.
+    pub fn new(table: Arc<EngineLoadTable>, stats: Arc<FeedStats>) -> io::Result<Self> {
+        Ok(Self {
             table,
             stats,
             known: HashMap::new(),
+            reader: Reader::start()?,
             tasks: JoinSet::new(),
-        }
+        })
     }
 
     /// Makes the feeds those of `fleet`: what is new is subscribed to, what is gone or has become
@@ -80,7 +90,7 @@ impl LoadFeeds {
                     if known.member.publishers == member.publishers {
                         known.member = member;
                     } else {
-                        known.stop();
+                        known.stop(self.reader.hub());
                         // Reports of the old publishers say nothing about the new ones.
                         self.table.forget(&id);
                         known = self.start(member);
@@ -88,7 +98,7 @@ impl LoadFeeds {
                     known
                 }
                 Some(mut other) => {
-                    other.stop();
+                    other.stop(self.reader.hub());
                     self.table.forget(&id);
                     self.start(member)
                 }
@@ -97,7 +107,7 @@ impl LoadFeeds {
             self.known.insert(id, known);
         }
         for (id, mut gone) in before {
-            gone.stop();
+            gone.stop(self.reader.hub());
             self.table.forget(&id);
         }
     }
@@ -119,11 +129,14 @@ impl LoadFeeds {
                 let feed = Feed {
                     engine: Arc::clone(&member.engine),
                     rank,
-                    table: Arc::clone(&self.table),
+                    loads: self.table.writer(member.engine.id(), rank),
                     stats: Arc::clone(&self.stats),
                 };
+                let hub = Arc::clone(self.reader.hub());
+                let line = hub.add(feed.clone());
                 let topic = publishers.load_topic.clone();
-                feeds.push(self.tasks.spawn(feed.run(endpoint, topic)));
+                let task = feed.run(endpoint, topic, hub, line);
+                feeds.push((self.tasks.spawn(task), line));
             }
         }
         Known { member, feeds }
@@ -131,51 +144,63 @@ impl LoadFeeds {
 }
 
 /// One rank of one engine.
+#[derive(Debug, Clone)]
 struct Feed {
     engine: Arc<Worker>,
     rank: u32,
-    table: Arc<EngineLoadTable>,
+    loads: LoadWriter,
     stats: Arc<FeedStats>,
 }
 
 impl Feed {
-    async fn run(self, endpoint: TcpEndpoint, topic: String) {
-        let subscription = Subscription::new(endpoint, &topic, MAX_MESSAGE);
-        let mut subscription = subscription.silent_at_most(SILENCE);
-        let (mut connected, mut lost) = (false, false);
+    /// Keeps `line` connected.
+    async fn run(self, endpoint: TcpEndpoint, topic: String, hub: Arc<Hub>, line: usize) {
+        let (mut back_off, mut lost) = (BackOff::default(), false);
         loop {
-            match subscription.next().await {
-                Event::Message(message) => self.message(&message),
-                Event::Connected => {
-                    connected = true;
-                    if std::mem::take(&mut lost) {
-                        self.engine.introspection().ask_soon();
+            let mut connected = None;
+            let reason = match subscribe(&endpoint, topic.as_bytes(), MAX_MESSAGE).await {
+                Err(reason) => reason,
+                Ok(connection) => match hub.attach(line, connection) {
+                    Err(reason) => reason,
+                    Ok(end) => {
+                        connected = Some(Instant::now());
+                        self.connected(lost);
+                        end.await.unwrap_or(ZmqError::Closed)
                     }
-                    tracing::debug!(engine = %self.engine.id(), rank = self.rank, "load reports: connected");
-                }
-                Event::Lost(reason, pause) => {
-                    let id = self.engine.id();
-                    tracing::debug!(engine = %id, rank = self.rank, %reason, ?pause, "load reports: lost");
-                    self.stats.connection_lost();
-                    // Another process may answer there now, with other publishers.
-                    if std::mem::take(&mut connected) {
-                        self.engine.introspection().ask_soon();
-                    }
-                    lost = true;
-                }
-            }
+                },
+            };
+            lost = true;
+            let pause = back_off.after(connected.map_or(Duration::ZERO, |since| since.elapsed()));
+            self.lost(&reason, pause, connected.is_some());
+            tokio::time::sleep(pause).await;
         }
     }
 
-    fn message(&self, message: &[bytes::Bytes]) {
-        let report = match message {
-            [_topic, _sequence, payload] => load_stat(payload),
-            _ => Err(Malformed::Frames),
+    fn connected(&self, again: bool) {
+        if again {
+            self.engine.introspection().ask_soon();
+        }
+        tracing::debug!(engine = %self.engine.id(), rank = self.rank, "load reports: connected");
+    }
+
+    fn lost(&self, reason: &ZmqError, pause: Duration, connected: bool) {
+        let id = self.engine.id();
+        tracing::debug!(engine = %id, rank = self.rank, %reason, ?pause, "load reports: lost");
+        self.stats.connection_lost();
+        // Another process may answer there now, with other publishers.
+        if connected {
+            self.engine.introspection().ask_soon();
+        }
+    }
+
+    fn message(&self, frames: &Frames<'_>, now: Instant) {
+        let report = match frames.three() {
+            Some([_topic, _sequence, payload]) => load_stat(payload),
+            None => Err(Malformed::Frames),
         };
         match report {
             Ok(report) => {
-                let now = Instant::now();
-                let known = self.table.report(self.engine.id(), self.rank, report, now);
+                let known = self.loads.report(report, now);
                 self.stats.report(match known {
                     true => Outcome::Accepted,
                     false => Outcome::UnexpectedRank,

@@ -1,8 +1,7 @@
-//! The thread on which load feeds run.
+//! The thread that keeps load feeds in step with the fleet, and connects them.
 //!
-//! A thousand engines send twenty thousand small messages a second. Waking up for each costs more
-//! than reading it, so this thread pauses for a millisecond whenever it has nothing to do and then
-//! reads all that came meanwhile. Request threads never run a feed.
+//! It has little to do: what comes over the connections is read on another thread. Request threads
+//! never run a feed.
 
 use std::io;
 use std::sync::Arc;
@@ -15,8 +14,6 @@ use crate::feeds::loads::{LoadFeeds, Member};
 use crate::feeds::stats::FeedStats;
 use crate::state::EngineLoadTable;
 
-/// How long the thread lets messages gather: the price is that much age of a report.
-pub const PAUSE: Duration = Duration::from_millis(1);
 /// How often the fleet is looked at when nobody says that it changed.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -32,7 +29,7 @@ impl FeedThread {
     /// to ask at once.
     ///
     /// # Errors
-    /// No thread, or no event loop, can be made.
+    /// No threads, or no event loop, can be made.
     pub fn start(
         table: Arc<EngineLoadTable>,
         stats: Arc<FeedStats>,
@@ -41,11 +38,10 @@ impl FeedThread {
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .on_thread_park(|| std::thread::sleep(PAUSE))
             .build()?;
+        let mut feeds = LoadFeeds::new(table, stats)?;
         let (stop, mut stopped) = oneshot::channel();
         let work = async move {
-            let mut feeds = LoadFeeds::new(table, stats);
             loop {
                 feeds.reconcile(fleet());
                 tokio::select! {
@@ -68,7 +64,7 @@ impl Drop for FeedThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It ends within a pause; a panic in there has been reported by then.
+            // It ends at once; a panic in there has been reported by then.
             let _ = thread.join();
         }
     }

@@ -6,7 +6,6 @@
 //! It binds no socket.
 
 use std::io;
-use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -14,7 +13,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::feeds::zmtp::{self, Decoder, Item, ZmtpError};
 use crate::workers::TcpEndpoint;
@@ -54,7 +53,7 @@ pub enum ZmqError {
 
 /// A connection after its handshake.
 #[derive(Debug)]
-struct Connection {
+pub(super) struct Connection {
     stream: TcpStream,
     buffer: BytesMut,
     decoder: Decoder,
@@ -114,6 +113,14 @@ impl Connection {
         }
     }
 
+    /// The socket, and what has come over it and was not asked for yet.
+    ///
+    /// # Errors
+    /// The system does not let go of the socket.
+    pub(super) fn into_parts(self) -> io::Result<(std::net::TcpStream, BytesMut)> {
+        Ok((self.stream.into_std()?, self.buffer))
+    }
+
     async fn send(&mut self, frames: &[&[u8]]) -> Result<(), ZmqError> {
         Ok(self.stream.write_all(&zmtp::message(frames)).await?)
     }
@@ -155,16 +162,7 @@ pub struct Subscription {
     topic: Bytes,
     max_message: usize,
     state: State,
-    back_off: Duration,
-    silence: Option<Silence>,
-}
-
-/// The clock of a publisher that must not be silent. The timer is moved only when it fires.
-#[derive(Debug)]
-struct Silence {
-    limit: Duration,
-    heard: Instant,
-    timer: Pin<Box<Sleep>>,
+    back_off: BackOff,
 }
 
 impl Subscription {
@@ -177,20 +175,8 @@ impl Subscription {
             topic: Bytes::copy_from_slice(topic.as_bytes()),
             max_message,
             state: State::Waiting(Instant::now()),
-            back_off: MIN_BACK_OFF,
-            silence: None,
+            back_off: BackOff::default(),
         }
-    }
-
-    /// Takes a connection on which nothing comes for `limit` for dead.
-    #[must_use]
-    pub fn silent_at_most(mut self, limit: Duration) -> Self {
-        self.silence = Some(Silence {
-            limit,
-            heard: Instant::now(),
-            timer: Box::pin(tokio::time::sleep(limit)),
-        });
-        self
     }
 
     /// The next event. Loses nothing when dropped while it waits, except an attempt to connect.
@@ -198,69 +184,65 @@ impl Subscription {
         match &mut self.state {
             State::Waiting(until) => {
                 tokio::time::sleep_until(*until).await;
-                match self.connect().await {
+                match subscribe(&self.endpoint, &self.topic, self.max_message).await {
                     Ok(connection) => {
                         let since = Instant::now();
-                        if let Some(silence) = &mut self.silence {
-                            silence.heard = since;
-                        }
                         self.state = State::Open { connection, since };
                         Event::Connected
                     }
                     Err(error) => self.lost(error, Duration::ZERO),
                 }
             }
-            State::Open { connection, since } => {
-                let received = match &mut self.silence {
-                    None => connection.message().await,
-                    Some(silence) => tokio::select! {
-                        biased;
-                        received = connection.message() => {
-                            silence.heard = Instant::now();
-                            received
-                        }
-                        error = silence.over() => Err(error),
-                    },
-                };
-                match received {
-                    Ok(message) => Event::Message(message),
-                    Err(error) => {
-                        let lived = since.elapsed();
-                        self.lost(error, lived)
-                    }
+            State::Open { connection, since } => match connection.message().await {
+                Ok(message) => Event::Message(message),
+                Err(error) => {
+                    let lived = since.elapsed();
+                    self.lost(error, lived)
                 }
-            }
+            },
         }
-    }
-
-    async fn connect(&self) -> Result<Connection, ZmqError> {
-        let mut connection = Connection::open(&self.endpoint, "SUB", self.max_message).await?;
-        connection
-            .send(&[&[b"\x01", &self.topic[..]].concat()])
-            .await?;
-        Ok(connection)
     }
 
     fn lost(&mut self, error: ZmqError, lived: Duration) -> Event {
-        if lived >= MAX_BACK_OFF {
-            self.back_off = MIN_BACK_OFF;
-        }
-        let pause = self.back_off;
-        self.back_off = (pause * 2).min(MAX_BACK_OFF);
+        let pause = self.back_off.after(lived);
         self.state = State::Waiting(Instant::now() + pause);
         Event::Lost(error, pause)
     }
 }
 
-impl Silence {
-    async fn over(&mut self) -> ZmqError {
-        loop {
-            self.timer.as_mut().await;
-            if self.heard.elapsed() >= self.limit {
-                return ZmqError::Silent(self.limit);
-            }
-            self.timer.as_mut().reset(self.heard + self.limit);
+/// A connection to a PUB that sends messages whose first frame starts with `topic`.
+///
+/// # Errors
+/// [`ZmqError`].
+pub(super) async fn subscribe(
+    endpoint: &TcpEndpoint,
+    topic: &[u8],
+    max_message: usize,
+) -> Result<Connection, ZmqError> {
+    let mut connection = Connection::open(endpoint, "SUB", max_message).await?;
+    connection.send(&[&[b"\x01", topic].concat()]).await?;
+    Ok(connection)
+}
+
+/// The pauses between attempts to connect.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BackOff(Duration);
+
+impl Default for BackOff {
+    fn default() -> Self {
+        Self(MIN_BACK_OFF)
+    }
+}
+
+impl BackOff {
+    /// The pause after a connection that lived so long, zero for one that was not made.
+    pub(super) fn after(&mut self, lived: Duration) -> Duration {
+        if lived >= MAX_BACK_OFF {
+            self.0 = MIN_BACK_OFF;
         }
+        let pause = self.0;
+        self.0 = (pause * 2).min(MAX_BACK_OFF);
+        pause
     }
 }
 

@@ -164,8 +164,72 @@ impl Decoder {
     }
 }
 
+/// What is at the front of some bytes, read in place.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Front<'b> {
+    /// A command, which is passed over.
+    Command,
+    /// A message.
+    Message(Frames<'b>),
+}
+
+/// The frames of a message in place; of more than three only the number is known.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Frames<'b> {
+    first: [&'b [u8]; 3],
+    count: usize,
+}
+
+impl<'b> Frames<'b> {
+    /// The frames, if they are exactly three.
+    pub(super) fn three(&self) -> Option<[&'b [u8]; 3]> {
+        (self.count == 3).then_some(self.first)
+    }
+}
+
+/// The whole item at the front of `bytes` and how many bytes it is; `None` while it is not
+/// complete. Accepts and refuses what [`Decoder`] does, and keeps nothing.
+///
+/// # Errors
+/// [`ZmtpError`]; the stream is beyond repair then.
+pub(super) fn front(bytes: &[u8], limit: usize) -> Result<Option<(Front<'_>, usize)>, ZmtpError> {
+    let mut frames = Frames {
+        first: [&[]; 3],
+        count: 0,
+    };
+    let (mut at, mut size) = (0, 0_usize);
+    while let Some((flags, length, head)) = header(&bytes[at..])? {
+        let length = usize::try_from(length).ok();
+        let sum = length.and_then(|length| length.checked_add(size));
+        let (Some(length), Some(sum)) = (length, sum.filter(|sum| *sum <= limit)) else {
+            return Err(ZmtpError::TooLarge(limit));
+        };
+        let Some(body) = bytes.get(at + head..at + head + length) else {
+            return Ok(None);
+        };
+        (at, size) = (at + head + length, sum);
+        if flags & COMMAND != 0 {
+            return match frames.count {
+                0 => Ok(Some((Front::Command, at))),
+                _ => Err(ZmtpError::Frame),
+            };
+        }
+        if frames.count == MAX_FRAMES {
+            return Err(ZmtpError::TooManyFrames);
+        }
+        if let Some(place) = frames.first.get_mut(frames.count) {
+            *place = body;
+        }
+        frames.count += 1;
+        if flags & MORE == 0 {
+            return Ok(Some((Front::Message(frames), at)));
+        }
+    }
+    Ok(None)
+}
+
 /// Flags, body length and header length of the frame at the front of `buffer`.
-fn header(buffer: &BytesMut) -> Result<Option<(u8, u64, usize)>, ZmtpError> {
+fn header(buffer: &[u8]) -> Result<Option<(u8, u64, usize)>, ZmtpError> {
     let Some(&flags) = buffer.first() else {
         return Ok(None);
     };
@@ -238,6 +302,57 @@ mod tests {
         assert_eq!(items(&[MORE, 0, COMMAND, 0], 10, 4), Err(ZmtpError::Frame));
         let many = [MORE, 0].repeat(MAX_FRAMES + 1);
         assert_eq!(items(&many, 10, 2), Err(ZmtpError::TooManyFrames));
+    }
+
+    /// In place or assembled: the same items and the same refusals, however much has come.
+    #[test]
+    fn reading_in_place_agrees_with_the_decoder() {
+        let long = [b'x'; 300];
+        let whole: [BytesMut; 6] = [
+            message(&[b"load", &[0; 8], b"payload"]),
+            message(&[b"", &long, b""]),
+            message(&[b"one"]),
+            message(&[b"1", b"2", b"3", b"4"]),
+            ready("PUB"),
+            message(&[&long, &long]),
+        ];
+        let broken: [&[u8]; 4] = [
+            &[0x08, 0],
+            &[COMMAND | MORE, 0],
+            &[MORE, 0, COMMAND, 0],
+            &[2, 0, 0],
+        ];
+        let many = [MORE, 0].repeat(MAX_FRAMES + 1);
+        let all = whole
+            .iter()
+            .map(|bytes| &bytes[..])
+            .chain(broken)
+            .chain([&many[..]]);
+        for bytes in all {
+            for end in 0..=bytes.len() {
+                let mut buffer = BytesMut::from(&bytes[..end]);
+                let assembled = Decoder::new(400).next(&mut buffer);
+                let in_place = front(&bytes[..end], 400);
+                let came = match (&assembled, &in_place) {
+                    (
+                        Ok(Some(Item::Message(frames))),
+                        Ok(Some((Front::Message(found), length))),
+                    ) => {
+                        let three =
+                            (frames.len() == 3).then(|| [&frames[0][..], &frames[1], &frames[2]]);
+                        assert_eq!((found.three(), *length), (three, end));
+                        true
+                    }
+                    (Ok(Some(Item::Command(_))), Ok(Some((Front::Command, length)))) => {
+                        *length == end
+                    }
+                    (Ok(None), Ok(None)) => true,
+                    (Err(one), Err(other)) => one == other,
+                    _ => false,
+                };
+                assert!(came, "{assembled:?} {in_place:?} of {:?}", &bytes[..end]);
+            }
+        }
     }
 
     #[test]

@@ -83,6 +83,10 @@ pub fn compressions(tokens: usize, format: BlockFormat) -> usize {
 ///
 /// * `salt`: the request's `cache_salt`; empty is none.
 ///
+/// These are the names of the default event format. Engines that publish `format: dynamo` name the
+/// blocks of salted requests otherwise and do not say so: such prompts are found nowhere, which is
+/// a miss and never a wrong hit. Source: engine-wire §1.8.
+///
 /// About 5 ns a token at 64 tokens a block with SHA instructions (`benches/README.md`).
 #[must_use]
 pub fn block_hashes(ids: &[u32], format: BlockFormat, salt: Option<&str>) -> Vec<i64> {

@@ -22,7 +22,7 @@ use super::faults::{Faults, FaultsHandle};
 use super::kv::KvCaches;
 use super::listener::{ConnectionInfo, MockListener, reap_idle};
 use super::live::LiveRequests;
-use super::load::Scheduler;
+use super::load::{LoadSnapshot, Scheduler};
 use super::pd::{self, Rooms};
 use super::publish::{self, Sockets};
 use super::record::{RecordedRequest, Recorder};
@@ -49,6 +49,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// The load now, as every report tells it.
+    pub(crate) fn load(&self) -> LoadSnapshot {
+        self.scheduler.load(|prompt| self.kv.uncached(prompt))
+    }
+
     fn new(
         config: EngineConfig,
         load_port: Option<u16>,

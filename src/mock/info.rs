@@ -45,7 +45,7 @@ fn status(shared: &Shared) -> StatusCode {
 /// `GET /server_info`.
 pub(crate) async fn server_info(State(shared): State<Arc<Shared>>) -> Response {
     let config = &shared.config;
-    let load = shared.scheduler.load();
+    let load = shared.load();
     let started = shared.started.duration_since(UNIX_EPOCH);
     json_response(
         StatusCode::OK,
@@ -150,7 +150,7 @@ fn model_card(shared: &Shared) -> Value {
 
 /// `GET|POST /flush_cache`: refused while there is work; empties the cache and says so.
 pub(crate) async fn flush_cache(State(shared): State<Arc<Shared>>) -> Response {
-    let load = shared.scheduler.load();
+    let load = shared.load();
     if load.running + load.waiting > 0 {
         let text = "Flush cache failed: requests are running or waiting.\n";
         return (StatusCode::BAD_REQUEST, text).into_response();

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+pub use cache::{Events, PageCache};
 pub use tokens::MockTokenizer;
 
 use crate::kv::hash::whole_part;
@@ -29,7 +30,6 @@ use crate::kv::{BlockFormat, BlockUnit, KvEvent, block_hashes};
 use crate::mock::config::EngineConfig;
 use crate::mock::faults::FaultsHandle;
 use crate::mock::indexer::IndexerHandle;
-use cache::PageCache;
 use publisher::Publisher;
 pub(crate) use tokens::{answer_ids, prompt_ids};
 
@@ -62,14 +62,14 @@ struct Ports {
     replay: Option<u16>,
 }
 
-/// One request's place in the cache of a rank.
-#[derive(Debug, Clone)]
+/// One prompt and the rank that computes it.
+#[derive(Debug)]
 pub(crate) struct Sequence {
     rank: usize,
     ids: Vec<u32>,
     salt: Option<String>,
-    /// Tokens that were there.
-    pub(crate) cached: u64,
+    /// Names of the pages that may be there already.
+    names: Vec<i64>,
 }
 
 impl KvCaches {
@@ -138,8 +138,8 @@ impl KvCaches {
         })
     }
 
-    /// Assigns a prompt to a rank and looks up what that holds of it.
-    pub(crate) fn admit(
+    /// Assigns a prompt to a rank.
+    pub(crate) fn assign(
         &self,
         ids: Vec<u32>,
         salt: Option<String>,
@@ -147,18 +147,31 @@ impl KvCaches {
     ) -> Sequence {
         let turn = || self.next.fetch_add(1, Ordering::Relaxed);
         let rank = rank.unwrap_or_else(turn) % self.ranks.len();
-        let mut sequence = Sequence {
+        // The last token is always computed.
+        let known = &ids[..ids.len().saturating_sub(1)];
+        let whole = whole_part(known, self.format);
+        let names = block_hashes(whole, self.format, salt.as_deref());
+        Sequence {
             rank,
             ids,
             salt,
-            cached: 0,
-        };
-        // The last token is always computed.
-        let known = sequence.ids.len().saturating_sub(1);
-        let names = self.names(&sequence, known);
-        let blocks = self.ranks[rank].cache.lock().touch(&names);
-        sequence.cached = blocks as u64 * u64::from(self.format.block_size.get());
-        sequence
+            names,
+        }
+    }
+
+    /// Begins to compute a prompt: how many tokens are there already, and in use from now on.
+    pub(crate) fn begin(&self, sequence: &Sequence) -> u64 {
+        let held = self.ranks[sequence.rank]
+            .cache
+            .lock()
+            .touch(&sequence.names);
+        self.tokens(held)
+    }
+
+    /// How many tokens of a prompt that waits would have to be computed now.
+    pub(crate) fn uncached(&self, sequence: &Sequence) -> u64 {
+        let held = self.ranks[sequence.rank].cache.lock().held(&sequence.names);
+        (sequence.ids.len() as u64).saturating_sub(self.tokens(held))
     }
 
     /// The prompt, and the tokens made so far, are computed: their whole pages are held now.
@@ -244,9 +257,8 @@ impl KvCaches {
         self.base?.replay
     }
 
-    fn names(&self, sequence: &Sequence, tokens: usize) -> Vec<i64> {
-        let whole = whole_part(&sequence.ids[..tokens], self.format);
-        block_hashes(whole, self.format, sequence.salt.as_deref())
+    fn tokens(&self, pages: usize) -> u64 {
+        pages as u64 * u64::from(self.format.block_size.get())
     }
 }
 

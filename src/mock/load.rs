@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use slab::Slab;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::kv::Sequence;
 
 /// Load numbers, in the units of engine-wire §2.2.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,7 +19,9 @@ pub(crate) struct LoadSnapshot {
     pub(crate) running: u32,
     /// Requests in the queue, or waiting for their KV cache.
     pub(crate) waiting: u32,
-    /// Prompt tokens of those, to be computed here.
+    /// Prompt tokens of those.
+    pub(crate) queued_tokens: u64,
+    /// The same without what the cache holds of them; 0 on decode engines.
     pub(crate) waiting_tokens: u64,
     /// KV tokens of running requests.
     pub(crate) used_tokens: u64,
@@ -40,6 +45,7 @@ impl LoadSnapshot {
         Self {
             running: small(self.running),
             waiting: small(self.waiting),
+            queued_tokens: part(self.queued_tokens),
             waiting_tokens: part(self.waiting_tokens),
             used_tokens: part(self.used_tokens),
             prefilled_tokens: part(self.prefilled_tokens),
@@ -57,6 +63,8 @@ pub(crate) struct Scheduler {
     slots: Arc<Semaphore>,
     max_waiting: Option<u32>,
     load: Mutex<LoadSnapshot>,
+    /// Prompts of the queue that will be computed here.
+    prompts: Mutex<Slab<Arc<Sequence>>>,
     /// Told at the moments at which a real engine reports its load.
     progress: Notify,
     /// Tokens generated since it was told last.
@@ -69,13 +77,25 @@ impl Scheduler {
             slots: Arc::new(Semaphore::new(max_running as usize)),
             max_waiting,
             load: Mutex::new(LoadSnapshot::default()),
+            prompts: Mutex::default(),
             progress: Notify::new(),
             generated: Mutex::new(0),
         }
     }
 
-    pub(crate) fn load(&self) -> LoadSnapshot {
-        *self.load.lock()
+    /// The numbers now; `uncached` says how many tokens of a prompt are not held at this moment,
+    /// because the real scheduler matches its queue again at every step.
+    pub(crate) fn load(&self, uncached: impl Fn(&Sequence) -> u64) -> LoadSnapshot {
+        let prompts: Vec<_> = self.prompts.lock().iter().map(|(_, p)| p.clone()).collect();
+        LoadSnapshot {
+            waiting_tokens: prompts.iter().map(|prompt| uncached(prompt)).sum(),
+            ..*self.load.lock()
+        }
+    }
+
+    /// Requests in the queue.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.load.lock().waiting
     }
 
     /// Waits until a prompt was computed, some decode steps were made or the engine went idle.
@@ -85,7 +105,7 @@ impl Scheduler {
 
     /// `tokens` were generated; a step makes one of every running request.
     fn stepped(&self, tokens: u64) {
-        let running = u64::from(self.load().running.max(1));
+        let running = u64::from(self.load.lock().running.max(1));
         let mut generated = self.generated.lock();
         *generated += tokens;
         if *generated >= STEPS * running {
@@ -94,18 +114,24 @@ impl Scheduler {
         }
     }
 
-    /// Puts a request into the queue, or `None` when the queue is full.
-    pub(crate) fn enqueue(self: &Arc<Self>, prompt_tokens: u64) -> Option<Queued> {
+    /// Puts a request into the queue, or `None` when the queue is full. `prompt` is there if it is
+    /// to be computed here.
+    pub(crate) fn enqueue(
+        self: &Arc<Self>,
+        prompt_tokens: u64,
+        prompt: Option<Arc<Sequence>>,
+    ) -> Option<Queued> {
         let mut load = self.load.lock();
         let must_wait = self.slots.available_permits() == 0;
         if must_wait && self.max_waiting.is_some_and(|max| load.waiting >= max) {
             return None;
         }
         load.waiting += 1;
-        load.waiting_tokens += prompt_tokens;
+        load.queued_tokens += prompt_tokens;
         Some(Queued {
             scheduler: self.clone(),
             prompt_tokens,
+            prompt: prompt.map(|prompt| self.prompts.lock().insert(prompt)),
         })
     }
 
@@ -124,6 +150,8 @@ impl Scheduler {
 pub(crate) struct Queued {
     scheduler: Arc<Scheduler>,
     prompt_tokens: u64,
+    /// Its key among the prompts.
+    prompt: Option<usize>,
 }
 
 impl Queued {
@@ -153,7 +181,10 @@ impl Drop for Queued {
     fn drop(&mut self) {
         let mut load = self.scheduler.load.lock();
         load.waiting -= 1;
-        load.waiting_tokens -= self.prompt_tokens;
+        load.queued_tokens -= self.prompt_tokens;
+        if let Some(key) = self.prompt {
+            self.scheduler.prompts.lock().remove(key);
+        }
     }
 }
 

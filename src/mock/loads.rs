@@ -42,7 +42,7 @@ pub(crate) async fn loads(
 }
 
 fn rank(shared: &Shared, number: u32, ranks: u32, seconds: f64) -> Value {
-    let load = shared.scheduler.load().share(number, ranks);
+    let load = shared.load().share(number, ranks);
     let config = &shared.config;
     let capacity = share(config.max_total_num_tokens, number, ranks);
     let most_running = share(config.max_running_requests.into(), number, ranks);
@@ -54,7 +54,7 @@ fn rank(shared: &Shared, number: u32, ranks: u32, seconds: f64) -> Value {
         "num_waiting_reqs": load.waiting,
         "num_waiting_uncached_tokens": load.waiting_tokens,
         "num_used_tokens": load.used_tokens,
-        "num_total_tokens": load.used_tokens + load.waiting_tokens,
+        "num_total_tokens": load.used_tokens + load.queued_tokens,
         "num_active_tokens": load.used_tokens,
         "num_prealloc_ready_tokens": 0,
         "max_total_num_tokens": capacity,

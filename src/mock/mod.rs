@@ -49,6 +49,6 @@ pub use config::{EngineConfig, Role, parse_duration};
 pub use engine::{Engine, start};
 pub use faults::{Faults, FaultsHandle, Replay};
 pub use indexer::{Indexer, IndexerHandle};
-pub use kv::MockTokenizer;
+pub use kv::{Events, MockTokenizer, PageCache};
 pub use record::{Framing, RecordedRequest, fnv64};
 pub use stats::{Bootstrap, Stats};

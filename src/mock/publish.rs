@@ -85,7 +85,7 @@ pub(crate) async fn run(shared: Arc<Shared>, sockets: Sockets) {
     let mut tick = tokio::time::interval(STALLED);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
-        let load = shared.scheduler.load();
+        let load = shared.load();
         let faults = shared.faults.get();
         for (rank, socket) in publishers.iter_mut().zip(&mut sockets) {
             let report = report(load, &shared.config, rank.number, ranks);
@@ -104,7 +104,7 @@ pub(crate) async fn run(shared: Arc<Shared>, sockets: Sockets) {
                 () = shared.scheduler.progressed() => break,
                 _ = tick.tick() => {
                     let due = publishers.iter().any(|rank| rank.sent.elapsed() >= HEARTBEAT);
-                    if due || shared.scheduler.load().waiting > 0 {
+                    if due || shared.scheduler.waiting() > 0 {
                         break;
                     }
                 }
@@ -125,7 +125,7 @@ fn report(load: LoadSnapshot, config: &EngineConfig, number: u32, ranks: u32) ->
         load.used_tokens,
         share(config.max_total_num_tokens, number, ranks),
         load.waiting_tokens,
-        load.used_tokens + load.waiting_tokens,
+        load.used_tokens + load.queued_tokens,
         share(config.max_running_requests.into(), number, ranks),
         load.prefilled_tokens,
         load.prefill_busy_us,

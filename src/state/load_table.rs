@@ -5,7 +5,7 @@
 //! and so does one of which a rank is missing; absent is `None`, never zero. Nothing is reserved or
 //! predicted here. Source: policy-semantics §7.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,15 +27,57 @@ struct Slot {
     ranks: Mutex<Ranks>,
     /// The sum over the ranks; empty while one is missing.
     load: ArcSwapOption<EngineLoad>,
-    /// Arrival of the newest report of any rank.
-    heard: ArcSwapOption<Instant>,
+}
+
+impl Slot {
+    /// Stores what one rank holds now, unless it is beyond the advertised ones.
+    fn put(&self, rank: u32, load: impl FnOnce(Option<&RankLoad>) -> RankLoad) -> bool {
+        let mut ranks = self.ranks.lock();
+        if ranks.advertised.is_some_and(|ranks| rank >= ranks) {
+            return false;
+        }
+        let load = match ranks.last.binary_search_by_key(&rank, |(rank, _)| *rank) {
+            Ok(place) => {
+                let load = load(Some(&ranks.last[place].1));
+                ranks.last[place].1 = load;
+                load
+            }
+            Err(place) => {
+                let load = load(None);
+                ranks.last.insert(place, (rank, load));
+                load
+            }
+        };
+        self.load.store(ranks.sum());
+        ranks.heard = Some(load.at);
+        true
+    }
+}
+
+/// Reports of one rank of one engine into its slot.
+#[derive(Debug, Clone)]
+pub struct LoadWriter {
+    slot: Arc<Slot>,
+    rank: u32,
+}
+
+impl LoadWriter {
+    /// Takes in a report that arrived at `at`; false, and ignored, if the engine does not advertise
+    /// the rank.
+    pub fn report(&self, report: Report, at: Instant) -> bool {
+        self.slot
+            .put(self.rank, |previous| RankLoad::after(previous, report, at))
+    }
 }
 
 #[derive(Debug, Default)]
 struct Ranks {
     /// How many the engine advertises; unknown counts those that were heard.
     advertised: Option<u32>,
-    last: BTreeMap<u32, RankLoad>,
+    /// By rank; most engines have one.
+    last: Vec<(u32, RankLoad)>,
+    /// Arrival of the newest report of any rank.
+    heard: Option<Instant>,
 }
 
 impl Ranks {
@@ -46,7 +88,7 @@ impl Ranks {
 
     fn sum(&self) -> Option<Arc<EngineLoad>> {
         self.complete()
-            .then(|| EngineLoad::sum(self.last.values()))?
+            .then(|| EngineLoad::sum(self.last.iter().map(|(_, load)| load)))?
             .map(Arc::new)
     }
 }
@@ -97,16 +139,17 @@ impl EngineLoadTable {
         rank: u32,
         load: impl FnOnce(Option<&RankLoad>) -> RankLoad,
     ) -> bool {
-        let slot = self.slot(engine);
-        let mut ranks = slot.ranks.lock();
-        if ranks.advertised.is_some_and(|ranks| rank >= ranks) {
-            return false;
+        self.slot(engine).put(rank, load)
+    }
+
+    /// A way to report one rank again and again. It ends with the engine: what is reported through
+    /// it after [`Self::forget`] is lost.
+    #[must_use]
+    pub fn writer(&self, engine: &WorkerId, rank: u32) -> LoadWriter {
+        LoadWriter {
+            slot: self.slot(engine),
+            rank,
         }
-        let load = load(ranks.last.get(&rank));
-        ranks.last.insert(rank, load);
-        slot.load.store(ranks.sum());
-        slot.heard.store(Some(Arc::new(load.at)));
-        true
     }
 
     /// The engine has `ranks` ranks: from now on each of them must report. Reports of others are
@@ -118,14 +161,14 @@ impl EngineLoadTable {
             return;
         }
         known.advertised = Some(ranks);
-        known.last.retain(|rank, _| *rank < ranks);
+        known.last.retain(|(rank, _)| *rank < ranks);
         slot.load.store(known.sum());
     }
 
     /// Stores the load of a whole engine.
     pub fn publish(&self, engine: &WorkerId, load: EngineLoad) {
         let slot = self.slot(engine);
-        slot.heard.store(Some(Arc::new(load.captured_at)));
+        slot.ranks.lock().heard = Some(load.captured_at);
         slot.load.store(Some(Arc::new(load)));
     }
 
@@ -161,8 +204,7 @@ impl EngineLoadTable {
     pub fn last(&self, engine: &WorkerId) -> (Option<Arc<EngineLoad>>, Option<Instant>) {
         let slots = self.slots.load();
         slots.get(engine).map_or((None, None), |slot| {
-            let heard = slot.heard.load().as_deref().copied();
-            (slot.load.load_full(), heard)
+            (slot.load.load_full(), slot.ranks.lock().heard)
         })
     }
 

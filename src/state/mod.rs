@@ -11,4 +11,4 @@ pub use affinity::{
     AffinityKind, AffinityScope, AffinityStore, AffinityStores, AffinityTimes, Binding, MAX_BYTES,
 };
 pub use engine_load::{EngineLoad, NativeLoad, NativeReport, RankLoad, Report};
-pub use load_table::{EngineLoadTable, FRESHNESS, LoadSnapshot};
+pub use load_table::{EngineLoadTable, FRESHNESS, LoadSnapshot, LoadWriter};

@@ -3,3 +3,4 @@
 mod follow;
 mod indexer;
 mod streams;
+mod worked;

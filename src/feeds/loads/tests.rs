@@ -6,6 +6,7 @@ use bytes::Bytes;
 use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
 
 use super::*;
+use crate::feeds::zmtp;
 use crate::ids::Stage;
 use crate::workers::{EngineUrl, WorkerSpec};
 
@@ -78,7 +79,7 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         let (table, stats) = (Arc::default(), Arc::default());
-        let feeds = LoadFeeds::new(Arc::clone(&table), Arc::clone(&stats));
+        let feeds = LoadFeeds::new(Arc::clone(&table), Arc::clone(&stats)).unwrap();
         Self {
             feeds,
             table,
@@ -213,4 +214,95 @@ async fn another_number_of_ranks_starts_afresh_and_a_lost_publisher_asks_the_eng
         e1.introspection()
             .due(Instant::now() + Duration::from_secs(5))
     );
+}
+
+/// A peer that shakes hands as a PUB and takes the subscription.
+async fn bare_publisher(listener: &tokio::net::TcpListener) -> tokio::net::TcpStream {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let hello = [&zmtp::greeting()[..], &zmtp::ready("PUB")].concat();
+    stream.write_all(&hello).await.unwrap();
+    let theirs = zmtp::GREETING + zmtp::ready("SUB").len() + zmtp::message(&[b"\x01load"]).len();
+    stream.read_exact(&mut vec![0; theirs]).await.unwrap();
+    stream
+}
+
+async fn until(done: impl Fn() -> bool) {
+    while !done() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Reports that come in pieces, or several at once, and a peer that leaves right after one.
+#[tokio::test]
+async fn reports_are_taken_however_their_bytes_come() {
+    use tokio::io::AsyncWriteExt;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (mut rig, e1) = (Rig::new(), engine("e1", 1));
+    let base = TcpEndpoint::new("127.0.0.1", port);
+    rig.feeds.reconcile(vec![member(&e1, &base, 1)]);
+    let mut stream = bare_publisher(&listener).await;
+    let bytes = |running| zmtp::message(&[b"load", &[0; 8], &report(running)]);
+    for byte in &bytes(3)[..] {
+        stream.write_all(&[*byte]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+    until(|| rig.running(&e1) == Some(3)).await;
+    let two_and_a_half = [&bytes(4)[..], &bytes(5), &bytes(6)[..20]].concat();
+    stream.write_all(&two_and_a_half).await.unwrap();
+    until(|| rig.running(&e1) == Some(5)).await;
+    stream.write_all(&bytes(6)[20..]).await.unwrap();
+    until(|| rig.running(&e1) == Some(6)).await;
+    assert_eq!(
+        (rig.count("accepted"), rig.stats.connections_lost()),
+        (4, 0)
+    );
+    stream.write_all(&bytes(7)).await.unwrap();
+    drop(stream);
+    until(|| rig.stats.connections_lost() > 0).await;
+    assert_eq!(rig.running(&e1), Some(7));
+    // And it is connected again.
+    let mut stream = bare_publisher(&listener).await;
+    stream.write_all(&bytes(8)).await.unwrap();
+    until(|| rig.running(&e1) == Some(8)).await;
+}
+
+#[tokio::test]
+async fn a_line_on_which_nothing_comes_is_given_up_at_the_limit() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (mut rig, e1) = (Rig::new(), engine("e1", 1));
+    let base = TcpEndpoint::new("127.0.0.1", port);
+    rig.feeds.reconcile(vec![member(&e1, &base, 1)]);
+    let _stream = bare_publisher(&listener).await;
+    let hub = Arc::clone(rig.feeds.reader.hub());
+    let limit = hub::SILENCE;
+    hub.end_silent(Instant::now() + limit - Duration::from_secs(5));
+    assert_eq!(rig.stats.connections_lost(), 0);
+    // Again and again: the line is handed over some time after the subscription was sent.
+    until(|| {
+        hub.end_silent(Instant::now() + limit);
+        rig.stats.connections_lost() > 0
+    })
+    .await;
+    let _again = bare_publisher(&listener).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_announces_too_much_is_dropped() {
+    use tokio::io::AsyncWriteExt;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (mut rig, e1) = (Rig::new(), engine("e1", 1));
+    let base = TcpEndpoint::new("127.0.0.1", port);
+    rig.feeds.reconcile(vec![member(&e1, &base, 1)]);
+    let mut stream = bare_publisher(&listener).await;
+    let endless = [&[0b010][..], &(1_u64 << 60).to_be_bytes()].concat();
+    stream.write_all(&endless).await.unwrap();
+    until(|| rig.stats.connections_lost() == 1).await;
+    let mut stream = bare_publisher(&listener).await;
+    let good = zmtp::message(&[b"load", &[0; 8], &report(2)]);
+    stream.write_all(&good).await.unwrap();
+    until(|| rig.running(&e1) == Some(2)).await;
 }

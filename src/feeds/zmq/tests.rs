@@ -162,22 +162,6 @@ async fn something_else_on_the_port_is_told_apart_from_silence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_on_which_nothing_comes_is_given_up_at_the_limit() {
-    let (listener, endpoint) = bare().await;
-    let limit = Duration::from_secs(15);
-    let mut subscription = Subscription::new(endpoint, "", BIG).silent_at_most(limit);
-    let connected = async { assert!(matches!(subscription.next().await, Event::Connected)) };
-    let (_stream, ()) = tokio::join!(peer(&listener, &[]), connected);
-    let since = Instant::now();
-    let event = subscription.next().await;
-    assert!(
-        matches!(event, Event::Lost(ZmqError::Silent(_), _)),
-        "{event:?}"
-    );
-    assert!(since.elapsed() >= limit);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_peer_that_never_shakes_hands_or_never_answers_is_late() {
     let (listener, endpoint) = bare().await;
     let mut subscription = Subscription::new(endpoint.clone(), "", BIG);

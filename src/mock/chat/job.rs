@@ -42,22 +42,15 @@ pub(crate) struct Job {
     queued: Option<Queued>,
     running: Option<Running>,
     prompt_tokens: u64,
-    prompt: Prompt,
-    /// Its place in the cache, once the prompt is computed.
-    sequence: Option<Sequence>,
+    /// The prompt on its rank; none where it is not computed.
+    sequence: Option<Arc<Sequence>>,
+    /// Tokens of it that were there, once it is computed.
+    cached: Option<u64>,
     said: Vec<String>,
     n: u32,
     bootstrap: Option<Bootstrap>,
     reply: Reply,
     made: u32,
-}
-
-/// What the cache needs of a request.
-#[derive(Debug, Default)]
-struct Prompt {
-    ids: Vec<u32>,
-    salt: Option<String>,
-    rank: Option<usize>,
 }
 
 /// What the generation did.
@@ -93,18 +86,17 @@ impl Job {
         if shared.config.role == Role::Prefill {
             reply = reply.first_token_only();
         }
+        // A decode engine is given the prompt's cache and computes nothing of it.
+        let sequence = (shared.config.role != Role::Decode)
+            .then(|| Arc::new(shared.kv.assign(chat.ids, chat.cache_salt, chat.rank)));
         Self {
             arrival,
             live,
             queued: None,
             running: None,
             prompt_tokens: chat.prompt_tokens,
-            prompt: Prompt {
-                ids: chat.ids,
-                salt: chat.cache_salt,
-                rank: chat.rank,
-            },
-            sequence: None,
+            sequence,
+            cached: None,
             said: Vec::new(),
             n: chat.n,
             bootstrap: chat.bootstrap,
@@ -117,7 +109,7 @@ impl Job {
     /// early; [`step`](Self::step) then says so.
     pub(crate) async fn prepare(&mut self) -> Result<(), EngineError> {
         let scheduler = &self.arrival.shared.scheduler;
-        let Some(queued) = scheduler.enqueue(self.prompt_tokens) else {
+        let Some(queued) = scheduler.enqueue(self.prompt_tokens, self.sequence.clone()) else {
             return Err(EngineError::aborted(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The request queue is full.",
@@ -163,9 +155,11 @@ impl Job {
     /// Computes what the cache does not hold, and holds it then.
     async fn compute_prompt(&mut self) {
         let shared = self.arrival.shared.clone();
-        let prompt = std::mem::take(&mut self.prompt);
-        let sequence = shared.kv.admit(prompt.ids, prompt.salt, prompt.rank);
-        let uncached = self.prompt_tokens - sequence.cached;
+        let Some(sequence) = self.sequence.clone() else {
+            return;
+        };
+        let cached = shared.kv.begin(&sequence);
+        let uncached = self.prompt_tokens - cached;
         let started = Instant::now();
         let rate = shared.config.prefill_rate.filter(|rate| *rate > 0);
         let work = rate.map_or(Duration::ZERO, |rate| {
@@ -175,7 +169,7 @@ impl Job {
         let took = started.elapsed().max(Duration::from_micros(1));
         shared.scheduler.prefilled(uncached, took);
         shared.kv.store(&sequence, &[]);
-        self.sequence = Some(sequence);
+        self.cached = Some(cached);
     }
 
     async fn prefill(&mut self) -> Result<(), EngineError> {
@@ -284,16 +278,14 @@ impl Job {
             prompt: self.prompt_tokens,
             completion: self.arrival.guard.tokens(),
             cached: self
-                .sequence
-                .as_ref()
-                .filter(|_| self.arrival.shared.config.cache_report)
-                .map(|sequence| sequence.cached),
+                .cached
+                .filter(|_| self.arrival.shared.config.cache_report),
         }
     }
 
     /// Gives everything back and books `outcome`; what was said is in the cache from now on.
     pub(crate) fn finish(mut self, outcome: Outcome) {
-        if let Some(sequence) = &self.sequence {
+        if let (Some(sequence), Some(_)) = (&self.sequence, self.cached) {
             let shared = &self.arrival.shared;
             let made = answer_ids(&self.said, shared.config.tokenizer.as_deref());
             shared.kv.store(sequence, &made);

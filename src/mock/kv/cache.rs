@@ -6,11 +6,13 @@ use std::collections::{BTreeMap, HashMap};
 use crate::kv::{BlockFormat, KvEvent, Medium, Tier};
 
 /// Events with the token ids of what they store.
-pub(super) type Events = Vec<(KvEvent, Vec<u32>)>;
+pub type Events = Vec<(KvEvent, Vec<u32>)>;
 
-/// The pages of one rank.
+/// The pages of one rank: what an engine with a prefix cache would hold, store and evict.
+///
+/// Names are the block hashes of a prompt in order; a name says which pages come before it.
 #[derive(Debug)]
-pub(super) struct PageCache {
+pub struct PageCache {
     capacity: u64,
     pages: HashMap<i64, Page>,
     /// Leaves by the time of their last use.
@@ -26,7 +28,9 @@ struct Page {
 }
 
 impl PageCache {
-    pub(super) fn new(capacity: u64) -> Self {
+    /// An empty cache of `capacity` pages.
+    #[must_use]
+    pub fn new(capacity: u64) -> Self {
         Self {
             capacity,
             pages: HashMap::new(),
@@ -35,16 +39,28 @@ impl PageCache {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// Pages held.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.pages.len()
     }
 
-    /// How many of the first pages are held; they count as used now.
-    pub(super) fn touch(&mut self, names: &[i64]) -> usize {
-        let held = names
-            .iter()
-            .take_while(|name| self.pages.contains_key(name))
-            .count();
+    /// Whether no page is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// How many of the first pages are held.
+    #[must_use]
+    pub fn held(&self, names: &[i64]) -> usize {
+        let held = |name: &&i64| self.pages.contains_key(name);
+        names.iter().take_while(held).count()
+    }
+
+    /// The same, and they count as used now.
+    pub fn touch(&mut self, names: &[i64]) -> usize {
+        let held = self.held(names);
         for name in &names[..held] {
             self.used(*name);
         }
@@ -52,7 +68,7 @@ impl PageCache {
     }
 
     /// Holds all of `names`, the pages of `ids` in order; says what was stored and evicted.
-    pub(super) fn insert(&mut self, names: &[i64], format: BlockFormat, ids: &[u32]) -> Events {
+    pub fn insert(&mut self, names: &[i64], format: BlockFormat, ids: &[u32]) -> Events {
         let held = self.touch(names);
         let mut parent = held.checked_sub(1).map(|last| names[last]);
         let fresh = &names[held..];
@@ -86,7 +102,8 @@ impl PageCache {
         events
     }
 
-    pub(super) fn clear(&mut self) {
+    /// Forgets all of them.
+    pub fn clear(&mut self) {
         self.pages.clear();
         self.leaves.clear();
     }

@@ -115,6 +115,49 @@ async fn loads_tell_the_work_that_is_held() {
     );
 }
 
+/// Expected hits do not wait, and a decode engine has nothing to compute.
+#[tokio::test]
+async fn waiting_tokens_are_those_that_must_be_computed() {
+    let config = EngineConfig {
+        max_running_requests: 1,
+        page_size: 2,
+        ..EngineConfig::default()
+    };
+    let engine = start(config).await.unwrap();
+    let request = |ids: &[u32]| {
+        let body = with(user("x"), json!({"stream": true, "input_ids": ids}));
+        chat_bytes(&body, "x-sgl-mock-stall-after-tokens: 1\r\n")
+    };
+    let mut running = send(engine.addr(), &request(&[1, 2, 3, 4, 5])).await;
+    read_until(&mut running, "content\":\"x\"").await;
+    let _same = send(engine.addr(), &request(&[1, 2, 3, 4, 9, 9])).await;
+    let _other = send(engine.addr(), &request(&[7, 8, 9])).await;
+    let load = loop {
+        let loads = get(&engine, "/v1/loads").await.json();
+        if loads["loads"][0]["num_waiting_reqs"] == 2 {
+            break loads["loads"][0].clone();
+        }
+    };
+    assert_eq!(load["num_waiting_uncached_tokens"], 2 + 3);
+    assert_eq!(load["num_total_tokens"], 6 + 6 + 3);
+    let config = EngineConfig {
+        role: Role::Decode,
+        ..EngineConfig::default()
+    };
+    let decode = start(config).await.unwrap();
+    let rendezvous =
+        json!({"bootstrap_host": "127.0.0.1", "bootstrap_port": 1, "bootstrap_room": 0});
+    let _waiting = send(decode.addr(), &chat_bytes(&with(user("x"), rendezvous), "")).await;
+    let load = loop {
+        let loads = get(&decode, "/v1/loads").await.json();
+        if loads["loads"][0]["num_waiting_reqs"] == 1 {
+            break loads["loads"][0].clone();
+        }
+    };
+    assert_eq!(load["num_waiting_uncached_tokens"], 0);
+    assert!(load["num_total_tokens"].as_u64() > Some(0));
+}
+
 #[tokio::test]
 async fn an_idle_engine_flushes_its_cache() {
     let engine = engine().await;
