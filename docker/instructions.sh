@@ -24,10 +24,10 @@ program=$(cargo build --locked --bench instructions --message-format=json-render
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-# One process for all parts, since reading the program's symbols takes longest. A count is written
-# whenever the marked function has been left; nothing outside it is counted.
+# One process for all parts, since starting takes longest. Nothing outside the first function is counted,
+# and the count is written and begun anew when the second is entered, after each part.
 if ! valgrind --tool=callgrind --callgrind-out-file="$scratch/count" \
-    --toggle-collect='*counted_part*' --dump-after='*counted_part*' \
+    --toggle-collect='*counted_part*' --dump-before='*part_finished*' \
     "$program" all >"$scratch/parts" 2>"$scratch/log"; then
     tail -n 30 "$scratch/log" "$scratch/parts" >&2
     exit 1
