@@ -9,7 +9,8 @@
 # It counts the build that the tests use, which is not optimised: nothing is compiled for it but one
 # more program, and another pass over a body, a copy or a loop over all engines shows there as well.
 # What it cannot see is what the optimiser does or fails to do. Another compiler counts otherwise (its
-# standard library is part of the count), so the file names its own and others are allowed 30 %.
+# standard library is part of the count), so the file names its own and others are allowed 30 %; other
+# machines than the file's are not compared.
 set -eu
 cd "$(dirname "$0")/.."
 baseline=benches/instructions.txt
@@ -41,13 +42,20 @@ while read -r part times; do
 done <"$scratch/parts" >"$scratch/counted"
 
 compiler=$(rustc --version)
+host=$(rustc -vV | sed -n 's/^host: //p')
 if [ "${1:-}" = --update ]; then
     {
         echo "# Instructions per call of each part; written by docker/instructions.sh --update."
         echo "# $compiler"
+        echo "# $host"
         cat "$scratch/counted"
     } >"$baseline"
     cat "$baseline"
+    exit 0
+fi
+if ! grep -qxF "# $host" "$baseline"; then
+    cat "$scratch/counted"
+    echo "not compared: $baseline is of another machine than $host"
     exit 0
 fi
 percent=10
