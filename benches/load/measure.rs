@@ -1,6 +1,6 @@
 //! The rounds.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ impl Rig<'_> {
         &self,
         running: &Running,
         scenario: &Scenario,
-        bodies: &PathBuf,
+        bodies: &Path,
     ) -> Result<Sample, String> {
         running.process.signal("CONT")?;
         // Connections that ran out while it slept are noticed before the clock runs.
