@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what the build needs and a bare Rust machine lacks: cmake (zlib-ng inside Pingora), a C
-# and C++ compiler. Does nothing where they are there already. Debian and Ubuntu; elsewhere it says
-# what is missing.
+# and C++ compiler; and on the way valgrind, with which docker/instructions.sh counts and without
+# which it does not. Does nothing where the first ones are there already. Debian and Ubuntu; elsewhere
+# it says what is missing.
 set -eu
 
 missing=""
@@ -19,3 +20,5 @@ as_root=""
 export DEBIAN_FRONTEND=noninteractive
 $as_root apt-get update -qq
 $as_root apt-get install -y -qq --no-install-recommends cmake gcc g++ make libc6-dev >/dev/null
+$as_root apt-get install -y -qq --no-install-recommends valgrind >/dev/null ||
+    echo "not installed: valgrind" >&2

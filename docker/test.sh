@@ -1,6 +1,6 @@
 #!/bin/sh
-# The whole check of this repository, in the order of the README: format, lints, tests, docs, and
-# every file of conf/ loaded by the program itself.
+# The whole check of this repository, in the order of the README: format, lints, tests, instruction
+# counts where valgrind is installed, docs, and every file of conf/ loaded by the program itself.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -11,6 +11,7 @@ if command -v npm >/dev/null 2>&1; then
     sh tests/fixtures/tokenizer/fetch.sh target/tokenizers || echo "not fetched: more tokenizers"
 fi
 cargo test --locked
+sh docker/instructions.sh
 RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
 # The program that the tests have built: `cargo run` would build it again, with other features.
 for file in conf/*.yaml; do

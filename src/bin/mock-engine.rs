@@ -102,6 +102,9 @@ struct Arguments {
     /// Do not keep requests; for load tests.
     #[arg(long)]
     no_record: bool,
+    /// Answer chats at once with canned text, without queue, cache and generation; for load tests.
+    #[arg(long)]
+    instant: bool,
     /// A fault that is on from the start, as in POST /mock/faults; repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     fault: Vec<String>,
@@ -185,6 +188,7 @@ impl Arguments {
             enable_http2: self.enable_http2,
             api_key: self.api_key.clone(),
             record: !self.no_record,
+            instant: self.instant,
             ..EngineConfig::default()
         }
     }

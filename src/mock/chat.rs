@@ -4,6 +4,7 @@
 //! concern the exchange and not the generation are applied here.
 
 mod answer;
+pub(crate) mod instant;
 mod job;
 mod reply;
 mod request;
@@ -62,6 +63,9 @@ pub(crate) async fn chat(
         return EngineError::schema("The body could not be read.").into_response();
     };
     record(&arrival, &parts, &body);
+    if arrival.shared.config.instant {
+        return instant::answer(arrival, &body);
+    }
     let faults = arrival.faults.clone();
     let response = respond(arrival, &parts.headers, &body).await;
     dress(response, &faults, connection)

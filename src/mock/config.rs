@@ -127,6 +127,9 @@ pub struct EngineConfig {
     pub api_key: Option<String>,
     /// Keep the last requests with their bodies. `false` for load tests.
     pub record: bool,
+    /// Answer chats at once with canned text: no queue, no cache, no faults of generation. For load
+    /// tests of what stands in front.
+    pub instant: bool,
     /// Port of the load reports of rank 0, as `--load-publish-endpoint` makes a real engine send;
     /// needs `kv_port`; port 0 takes free ones.
     pub load_port: Option<u16>,
@@ -164,6 +167,7 @@ impl Default for EngineConfig {
             enable_http2: false,
             api_key: None,
             record: true,
+            instant: false,
             load_port: None,
             faults: Faults::default(),
         }

@@ -16,6 +16,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinHandle;
 
+use super::chat::instant::Canned;
 use super::config::{EngineConfig, Role};
 use super::conn::ConnectionTable;
 use super::faults::{Faults, FaultsHandle};
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) connections: Arc<ConnectionTable>,
     pub(crate) stats: Arc<StatsTable>,
     pub(crate) recorder: Recorder,
+    pub(crate) canned: Canned,
     pub(crate) live: Arc<LiveRequests>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) kv: KvCaches,
@@ -68,6 +70,7 @@ impl Shared {
             connections,
             stats: Arc::default(),
             recorder: Recorder::default(),
+            canned: Canned::new(&config),
             live: Arc::default(),
             scheduler: Arc::new(scheduler),
             kv,

@@ -89,7 +89,7 @@ pub(crate) fn sse_error(error: &EngineError) -> Response {
     events(Body::from(body))
 }
 
-fn events(body: Body) -> Response {
+pub(crate) fn events(body: Body) -> Response {
     let mut response = Response::new(body);
     response.headers_mut().insert(
         header::CONTENT_TYPE,

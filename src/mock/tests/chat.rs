@@ -208,3 +208,27 @@ async fn a_full_queue_is_503_and_an_event_inside_a_stream() {
     assert_eq!(error["error"]["type"], "SERVICE_UNAVAILABLE");
     assert_eq!(refused.events()[1], "[DONE]");
 }
+
+#[tokio::test]
+async fn an_instant_engine_answers_both_forms_and_counts_its_requests() {
+    let config = EngineConfig {
+        instant: true,
+        ..EngineConfig::default()
+    };
+    let engine = start(config).await.unwrap();
+    let whole = answer(&engine, &user("x"), "").await;
+    assert_eq!(whole.status, 200);
+    assert_eq!(whole.json()["object"], "chat.completion");
+    let body = with(user("x"), json!({"stream": true, "max_tokens": 29}));
+    let stream = answer(&engine, &body, "").await;
+    let events = stream.events();
+    assert_eq!(events.len(), 32, "role, tokens, finish, done: {events:?}");
+    assert_eq!(events[31], "[DONE]");
+    assert_eq!(stream.streamed_finish().as_deref(), Some("stop"));
+    assert_eq!(stream.streamed_text(), " token".repeat(29));
+    let broken = post(&engine, "/v1/chat/completions", r#"{"stream":tr"#).await;
+    assert_eq!(broken.status, 400);
+    eventually("all are booked", || engine.stats().inflight == 0).await;
+    let stats = engine.stats();
+    assert_eq!((stats.completed, stats.errors, stats.aborted), (2, 1, 0));
+}
