@@ -17,6 +17,7 @@ pub mod follow;
 pub mod forward_ids;
 pub mod header_facts;
 pub mod json_end;
+pub mod kubernetes;
 pub mod live;
 pub mod metrics;
 pub mod models;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use thiserror::Error;
+use tokio::time::Instant;
 
 use crate::ids::{ModelId, Stage, WorkerId};
 use crate::workers::{BreakerParams, Worker, WorkerSpec};
@@ -209,6 +210,7 @@ impl WorkerRegistry {
             .map(|worker| (worker.id().clone(), worker))
             .collect();
         let mut adopted = Adopted::default();
+        let now = Instant::now();
         for spec in specs {
             let worker = match before.remove(&spec.id) {
                 Some(old) if *old.spec() == spec => old,
@@ -222,7 +224,7 @@ impl WorkerRegistry {
                 }
                 None => {
                     adopted.added.push(spec.id.clone());
-                    Arc::new(Worker::new(spec, breaker))
+                    Arc::new(Worker::joining(spec, breaker, now))
                 }
             };
             workers.push(worker);
@@ -245,7 +247,7 @@ impl WorkerRegistry {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
+    use std::time::Duration;
 
     use super::*;
     use crate::workers::EngineUrl;
@@ -306,6 +308,44 @@ mod tests {
         assert_eq!((b.inflight(), new.inflight()), (1, 0));
         drop(guard);
         assert_eq!((b.inflight(), new.inflight()), (0, 0));
+    }
+
+    #[test]
+    fn a_prefill_engine_that_joins_waits_for_its_port() {
+        let registry =
+            WorkerRegistry::try_new(vec![spec("early", "m", Stage::Prefill)], None, None).unwrap();
+        let mut given = spec("given", "m", Stage::Prefill);
+        given.bootstrap_port = Some(8998);
+        let list = vec![
+            spec("d", "m", Stage::Decode),
+            spec("early", "m", Stage::Prefill),
+            given,
+            spec("p", "m", Stage::Prefill),
+            spec("q", "m", Stage::Prefill),
+        ];
+        let adopt = || registry.adopt(&"m".into(), list.clone(), None).unwrap();
+        adopt();
+        let available = |now| {
+            let engines = registry.members().all();
+            let engines = engines.iter().filter(|engine| engine.available(now));
+            engines
+                .map(|engine| engine.id().to_string())
+                .collect::<Vec<_>>()
+        };
+        let now = Instant::now();
+        assert_eq!(available(now), ["d", "early", "given"]);
+        tell(&registry, "p", Stage::Prefill, Some(9000));
+        registry.learn_roles();
+        assert_eq!(available(now), ["d", "early", "given", "p"]);
+        // Another list and another generation do not begin the wait anew.
+        adopt();
+        let specs = registry.members().all();
+        let specs = specs.iter().map(|engine| engine.spec().clone()).collect();
+        let next = WorkerRegistry::try_new(specs, None, Some(&registry)).unwrap();
+        registry.replace(next.members().all()).unwrap();
+        assert_eq!(available(now), ["d", "early", "given", "p"]);
+        let later = now + Duration::from_secs(30);
+        assert_eq!(available(later), ["d", "early", "given", "p", "q"]);
     }
 
     #[test]
