@@ -56,7 +56,7 @@ async fn what_vanished_unseen_goes_with_the_next_list(gone: Gone) {
         load.stop();
     };
     tokio::join!(load.run(proxy.data), changes);
-    assert_eq!(api.lists(), 4);
+    assert_eq!(api.lists(), 3);
     proxy.finish().await;
 }
 

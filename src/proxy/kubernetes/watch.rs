@@ -1,8 +1,8 @@
 //! One watch: list, follow, and begin again after every kind of failure.
 //!
 //! `kube`'s watcher does the protocol. Three things are done around it: pauses that grow while
-//! nothing works, a limit for lists that hang, and a fresh list when the server answers 410 to the
-//! beginning of a watch, which the watcher would ask for again for ever.
+//! nothing works, a limit for lists that hang, and a fresh list when the server answers a watch
+//! with the status 410 and not with an event that says so: the watcher would ask the same for ever.
 
 use std::error::Error;
 use std::pin::pin;
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::core::Status;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Config};
 use tokio::sync::mpsc::Sender;
@@ -101,7 +102,7 @@ async fn follow(
         };
         let event = match event {
             Ok(Some(Ok(event))) => event,
-            Ok(Some(Err(error))) if forgotten(&error) => return End::Failed(causes(&error)),
+            Ok(Some(Err(error))) if forgotten(&error) => return End::Failed(explained(&error)),
             Ok(Some(Err(error))) => {
                 trouble.wait(source, &explained(&error)).await;
                 continue;
@@ -133,24 +134,34 @@ fn change(event: Event<EndpointSlice>) -> Option<Change> {
     })
 }
 
+/// What the server answered in place of what was asked for.
+fn refusal(error: &watcher::Error) -> Option<&Status> {
+    use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status)) => Some(status),
+        _ => None,
+    }
+}
+
 /// Whether the server does not know the place any more from which the watch would go on.
 fn forgotten(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+    refusal(error).is_some_and(|status| status.code == 410)
 }
 
 fn explained(error: &watcher::Error) -> String {
-    use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
-    let (InitialListFailed(cause) | WatchStartFailed(cause) | WatchFailed(cause)) = error else {
+    let Some(status) = refusal(error) else {
         return causes(error);
     };
-    let hint = match cause {
-        kube::Error::Api(status) if status.code == 403 => {
+    let hint = match status.code {
+        403 => {
             "the service account may not get, list and watch endpointslices (docker/kubernetes has the role): "
         }
-        kube::Error::Api(status) if status.code == 401 => "the credentials are not accepted: ",
+        401 => "the credentials are not accepted: ",
         _ => "",
     };
-    format!("{hint}{}", causes(error))
+    format!("{hint}{} ({})", status.message, status.code)
 }
 
 /// An error with its causes, each text once.
