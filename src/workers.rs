@@ -17,6 +17,7 @@ mod url;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
@@ -59,7 +60,13 @@ pub struct Worker {
     misplaced: Arc<AtomicBool>,
     breaker: Arc<Breaker>,
     introspection: Arc<Introspection>,
+    /// Until when it stays out if its bootstrap port is not known.
+    port_due: Option<Instant>,
 }
+
+/// How long a prefill engine that joins may take to tell its bootstrap port; after it the decode
+/// engine's own default has to do. Source: engine-wire §3.4.
+const PORT_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Worker {
     /// A healthy, idle engine with a closed breaker.
@@ -75,6 +82,17 @@ impl Worker {
             misplaced: Arc::default(),
             breaker: Arc::new(Breaker::new(breaker)),
             introspection: Arc::default(),
+            port_due: None,
+        }
+    }
+
+    /// An engine that joins at `now` a fleet that serves: a prefill engine without a port is no
+    /// candidate before it has told one, for [`PORT_PATIENCE`] at most.
+    fn joining(spec: WorkerSpec, breaker: Option<BreakerParams>, now: Instant) -> Self {
+        let waits = spec.role == Stage::Prefill && spec.bootstrap_port.is_none();
+        Self {
+            port_due: waits.then(|| now + PORT_PATIENCE),
+            ..Self::new(spec, breaker)
         }
     }
 
@@ -94,6 +112,7 @@ impl Worker {
         worker.healthy = Arc::clone(&old.healthy);
         worker.misplaced = Arc::clone(&old.misplaced);
         worker.introspection = Arc::clone(&old.introspection);
+        worker.port_due = old.port_due;
         if old.breaker.params() == breaker {
             worker.breaker = Arc::clone(&old.breaker);
         }
@@ -148,10 +167,12 @@ impl Worker {
         self.spec.role
     }
 
-    /// Bootstrap port of a prefill engine, when known.
+    /// Bootstrap port of a prefill engine, when known: the configured one, else what it told.
     #[must_use]
-    pub const fn bootstrap_port(&self) -> Option<u16> {
-        self.spec.bootstrap_port
+    pub fn bootstrap_port(&self) -> Option<u16> {
+        let told = || self.introspection.facts().bootstrap_port;
+        let port = self.spec.bootstrap_port.or_else(told);
+        port.filter(|_| self.spec.role == Stage::Prefill)
     }
 
     /// The socket address; `None` while a host name has not been resolved.
@@ -192,15 +213,13 @@ impl Worker {
         }
     }
 
-    /// A handle with the role and bootstrap port that the engine tells, where the role differs
-    /// from its label. A port that was configured stays.
+    /// A handle with the role that the engine tells, where it differs from its label. A bootstrap
+    /// port that was configured stays.
     pub(crate) fn as_told(&self) -> Option<Self> {
         let facts = self.introspection.facts();
         let role = facts.role.filter(|role| *role != self.spec.role)?;
-        let port = self.spec.bootstrap_port.or(facts.bootstrap_port);
         let spec = WorkerSpec {
             role,
-            bootstrap_port: port.filter(|_| role == Stage::Prefill),
             ..self.spec.clone()
         };
         Some(Self::succeed(spec, self.breaker.params(), self))
@@ -236,13 +255,26 @@ impl Worker {
     /// Whether a group may offer it to a policy at `now`. Changes nothing.
     #[must_use]
     pub fn available(&self, now: Instant) -> bool {
-        self.healthy() && !self.misplaced() && self.breaker.would_allow(now)
+        self.healthy()
+            && !self.misplaced()
+            && self
+                .port_due
+                .is_none_or(|due| now >= due || !self.lacks_port())
+            && self.breaker.would_allow(now)
+    }
+
+    fn lacks_port(&self) -> bool {
+        self.spec.role == Stage::Prefill && self.bootstrap_port().is_none()
     }
 
     /// When the answer of [`available`](Self::available) may change after `now` by time alone.
     #[must_use]
     pub fn availability_changes_at(&self, now: Instant) -> Option<Instant> {
-        self.breaker.changes_at(now)
+        let due = self.port_due.filter(|due| now < *due && self.lacks_port());
+        [due, self.breaker.changes_at(now)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Of the requests this router holds a guard for, those dispatched at `since` or later.

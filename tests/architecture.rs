@@ -58,7 +58,8 @@ const MAY_NAME: [(&str, &[&str]); 16] = [
 const ROOTS: [&str; 3] = ["lib", "main", "bin"];
 
 /// Outside crates that belong to one place, by the start of their name.
-const AT_HOME: [(&str, &[&str]); 3] = [
+const AT_HOME: [(&str, &[&str]); 4] = [
+    ("k8s_openapi", &["proxy"]),
     ("pingora", &["proxy", "main"]),
     ("serde_yaml", &["config"]),
     ("saphyr_parser", &["config"]),
@@ -225,6 +226,7 @@ src/server/x.rs    | use serde_yaml::Value;                    | `serde_yaml` be
 src/proxy/x.rs     | serde_yaml::from_str(x)                   | `serde_yaml` belongs
 src/main.rs        | use serde_yaml::Value;                    | `serde_yaml` belongs
 src/server/x.rs    | saphyr_parser::Parser                     | `saphyr_parser` belongs
+src/server/x.rs    | use k8s_openapi::api::discovery::v1;       | `k8s_openapi` belongs
 src/mock/x.rs      | let c = '"'; unsafe { f() }               | `unsafe`
 src/mock/a/b.rs    | use super::super::x;                      | `super::super`
 src/mock/x.rs      | let a = r#"""#; use crate::server::X;     | name `server`

@@ -54,6 +54,9 @@ fn describe_model(lines: &mut Vec<String>, model: &Model) {
     if let Some(file) = &model.engines_file {
         lines.push(format!("  engines of the file {}", file.display()));
     }
+    if let Some(source) = &model.engines_kubernetes {
+        lines.push(format!("  engines from Kubernetes: {source}"));
+    }
     for stage in Stage::ALL {
         let engines = model.engines.iter().filter(|engine| engine.role == stage);
         let ids: Vec<&str> = engines.map(|engine| engine.id.as_str()).collect();

@@ -6,10 +6,12 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use crate::config::kubernetes::kubernetes;
 use crate::config::models::Taken;
-use crate::config::reader::{At, Fields, Place, Problems, Read, found, short};
+use crate::config::reader::{At, Fields, Place, Problems, Read, short};
 use crate::config::scalars::{between, name, one_of, path, string};
-use crate::config::tree::{Node, Value};
+use crate::config::tree::Node;
+use crate::config::types::Kubernetes;
 use crate::ids::{ModelId, Stage, WorkerId};
 use crate::workers::{EngineUrl, WorkerSpec};
 
@@ -18,10 +20,12 @@ const KEYS: [&str; 4] = ["static", "file", "kubernetes", "api_key_file"];
 
 /// What the `engines` section says.
 pub(super) struct Engines {
-    /// The engines by name; none when they come from a file.
+    /// The engines by name; none when they come from elsewhere.
     pub(super) list: Vec<WorkerSpec>,
     /// The watched file with the list.
     pub(super) file: Option<PathBuf>,
+    /// Where in Kubernetes they are looked for.
+    pub(super) kubernetes: Option<Kubernetes>,
     /// Where the key stands that they demand of the router's own calls.
     pub(super) api_key_file: Option<PathBuf>,
 }
@@ -36,7 +40,15 @@ struct Seen {
     mixed: bool,
 }
 
-/// The engines. `None` if one could not be read, or if they come from elsewhere.
+impl Engines {
+    /// The engines, if the configuration itself says which they are.
+    pub(super) fn listed(&self) -> Option<&[WorkerSpec]> {
+        let listed = self.file.is_none() && self.kubernetes.is_none();
+        listed.then_some(&self.list)
+    }
+}
+
+/// The engines. `None` if one could not be read.
 pub(super) fn engines(
     problems: &mut Problems,
     model: &Fields<'_>,
@@ -55,20 +67,23 @@ pub(super) fn engines(
         problems.add(&fields.place, problem);
     }
     let file = problems.optional(&fields, "file", path);
-    kubernetes(problems, &fields);
-    if let (Some(Some(file)), None) = (&file, fields.get("static")) {
+    let kubernetes = fields.get("kubernetes").and_then(|at| {
+        let source = kubernetes(problems, &at)?;
+        taken.source(problems, &at.place, &source);
+        Some(source)
+    });
+    if fields.get("static").is_none() && !set.is_empty() {
         return (problems.count() == before).then_some(Engines {
             list: Vec::new(),
-            file: Some(file.clone()),
+            file: file?,
+            kubernetes,
             api_key_file: api_key_file?,
         });
     }
     let Some(at) = fields.get("static") else {
-        if set.is_empty() {
-            let problem =
-                "no engines: write `engines: {static: [{url: \"http://HOST:PORT\", role: plain}]}`";
-            problems.add(&fields.place, problem);
-        }
+        let problem =
+            "no engines: write `engines: {static: [{url: \"http://HOST:PORT\", role: plain}]}`";
+        problems.add(&fields.place, problem);
         return None;
     };
     let items = problems.list(&at)?;
@@ -82,6 +97,7 @@ pub(super) fn engines(
     Some(Engines {
         list: list?,
         file: None,
+        kubernetes: None,
         api_key_file: api_key_file?,
     })
 }
@@ -209,68 +225,4 @@ impl Seen {
 /// Errors of other modules repeat what was written, which may hold line breaks.
 fn short_line(text: &str) -> String {
     text.chars().flat_map(char::escape_debug).collect()
-}
-
-fn kubernetes(problems: &mut Problems, fields: &Fields<'_>) {
-    let Some(at) = fields.get("kubernetes") else {
-        return;
-    };
-    let before = problems.count();
-    let known = [
-        "namespace",
-        "selector",
-        "prefill_selector",
-        "decode_selector",
-    ];
-    let Some(kubernetes) = problems.map(&at, &known) else {
-        return;
-    };
-    problems.optional(&kubernetes, "namespace", name);
-    let mut labels = |key| {
-        let at = kubernetes.get(key)?;
-        Some(selector(problems, &at).unwrap_or_default())
-    };
-    let selector = labels("selector");
-    let prefill = labels("prefill_selector");
-    let decode = labels("decode_selector");
-    if problems.count() == before {
-        let rule = match (&selector, &prefill, &decode) {
-            (Some(_), None, None) => None,
-            (None, Some(prefill), Some(decode)) => {
-                (prefill == decode).then_some("prefill_selector and decode_selector must differ")
-            }
-            (None, None, None) => Some("write selector, or prefill_selector and decode_selector"),
-            (Some(_), _, _) => Some("selector excludes prefill_selector and decode_selector"),
-            (None, _, _) => Some("prefill_selector and decode_selector belong together"),
-        };
-        match rule {
-            Some(rule) => problems.add(&at.place, rule),
-            None => problems.unsupported(&at.place, "discovery in Kubernetes"),
-        }
-    }
-}
-
-/// Label → value, in a stable order.
-fn selector(problems: &mut Problems, at: &At<'_>) -> Option<Vec<(String, String)>> {
-    let Value::Map(entries) = &at.node.value else {
-        let problem = format!(
-            "expected a map of labels, such as {{app: engines}}, found {}",
-            found(at.node)
-        );
-        problems.add(&at.place, problem);
-        return None;
-    };
-    if entries.is_empty() {
-        problems.add(&at.place, "is empty: at least one label is needed");
-    }
-    let mut labels = Vec::with_capacity(entries.len());
-    for (label, node) in entries {
-        let at = At {
-            place: at.place.key(label, node.line),
-            node,
-        };
-        labels.push((label.clone(), problems.value(&at, name)?));
-    }
-    labels.sort();
-    Some(labels)
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   text ── tree ── toplevel ─┬─ listeners                        Config ── describe
-//!          (lines)            └─ models ─┬─ engines               + warnings
+//!          (lines)            └─ models ─┬─ engines ── kubernetes  + warnings
 //!                                        ├─ buckets ── policy
 //!                                        └─ affinity, sampling, kv_events, cache
 //!
@@ -29,7 +29,9 @@ mod dropped;
 mod engines;
 mod error;
 mod flags;
+mod kubernetes;
 mod kv_events;
+mod labels;
 mod listeners;
 mod models;
 mod policy;
@@ -54,8 +56,8 @@ pub use flags::{Flags, Translated};
 pub use schema::schema;
 pub use types::{
     Admin, Affinity, AffinityKeys, Allowed, Auth, Bucket, Cache, Config, Conflict, Group, Groups,
-    Health, Indexer, KvEvents, Limits, Log, LogFormat, LogLevel, Model, Number, Sampling,
-    SamplingParam, Shutdown, Slo, SloMode, Timeouts,
+    Health, Indexer, Kubernetes, KvEvents, Labels, Limits, Log, LogFormat, LogLevel, Model, Number,
+    Sampling, SamplingParam, Select, Shutdown, Slo, SloMode, Timeouts,
 };
 pub use write::to_yaml;
 

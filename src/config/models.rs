@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::config::reader::{At, Fields, Place, Problems};
 use crate::config::scalars::{boolean, name, one_of, path, time};
 use crate::config::tree::Node;
-use crate::config::types::{Model, Slo, SloMode};
+use crate::config::types::{Kubernetes, Model, Slo, SloMode};
 use crate::config::{affinity, buckets, cache, engines, kv_events, sampling};
 use crate::ids::{ModelId, WorkerId};
 
@@ -37,6 +37,7 @@ const DEFAULT_POLL: Duration = Duration::from_secs(1);
 pub(super) struct Taken {
     names: HashMap<String, Place>,
     engines: HashMap<WorkerId, Place>,
+    sources: HashMap<Kubernetes, Place>,
 }
 
 /// All models. `None` if one of them could not be read.
@@ -85,9 +86,8 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
     // Where the id is unusable, engines are still read, for their own problems.
     let model_id = ModelId::from(id.clone().unwrap_or_default());
     let engines = engines::engines(problems, &fields, &model_id, taken);
-    // The engines of a file come and go: no id can be called unknown.
-    let listed = engines.as_ref().filter(|engines| engines.file.is_none());
-    let list = listed.map(|engines| engines.list.as_slice());
+    // Engines that are not listed come and go: no id can be called unknown.
+    let list = engines.as_ref().and_then(engines::Engines::listed);
     let kv_events = kv_events::kv_events(problems, &fields, list);
     let poll = poll(problems, &fields);
     let cache = cache::cache(problems, &fields);
@@ -106,6 +106,7 @@ fn model(problems: &mut Problems, at: &At<'_>, taken: &mut Taken) -> Option<Mode
         slo: slo?,
         engines: engines.list,
         engines_file: engines.file,
+        engines_kubernetes: engines.kubernetes,
         engine_api_key_file: engines.api_key_file,
         cache: cache?,
         kv_events: kv_events?,
@@ -182,6 +183,19 @@ impl Taken {
             problems.add(place, problem);
         } else {
             self.engines.insert(id.clone(), place.clone());
+        }
+    }
+
+    /// Claims what is found in one place of Kubernetes.
+    pub(super) fn source(&mut self, problems: &mut Problems, place: &Place, source: &Kubernetes) {
+        if let Some(first) = self.sources.get(source) {
+            let problem = format!(
+                "finds the same engines as {} (line {}): an engine belongs to one model",
+                first.path, first.line
+            );
+            problems.add(place, problem);
+        } else {
+            self.sources.insert(source.clone(), place.clone());
         }
     }
 }

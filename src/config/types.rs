@@ -5,6 +5,7 @@
 //! Source of names, units and defaults: contract §2.
 
 mod affinity;
+pub(super) mod kubernetes;
 mod kv_events;
 mod sampling;
 
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use affinity::{Affinity, AffinityKeys, Slo, SloMode};
+pub use kubernetes::{Kubernetes, Labels, Select};
 pub use kv_events::KvEvents;
 pub use sampling::{Allowed, Conflict, Number, Sampling, SamplingParam};
 
@@ -242,10 +244,12 @@ pub struct Model {
     /// What latency targets do. Default: nothing.
     pub slo: Slo,
     /// Either all plain, or all prefill and decode. Ids unique over all models. At least one, and
-    /// none if they come from a file.
+    /// none if they come from a file or from Kubernetes.
     pub engines: Vec<WorkerSpec>,
     /// A file with the list of engines, which is watched.
     pub engines_file: Option<PathBuf>,
+    /// Where in Kubernetes they are looked for; no two models look in the same place.
+    pub engines_kubernetes: Option<Kubernetes>,
     /// File with the key that the engines demand of the router's own calls (health, `/server_info`,
     /// aborts, admin calls); clients' requests carry their own.
     pub engine_api_key_file: Option<PathBuf>,
@@ -261,6 +265,12 @@ pub struct Model {
 }
 
 impl Model {
+    /// Whether the configuration itself says which engines there are.
+    #[must_use]
+    pub const fn lists_engines(&self) -> bool {
+        self.engines_file.is_none() && self.engines_kubernetes.is_none()
+    }
+
     /// What its requests must be prepared with: the needs of every group of every bucket.
     #[must_use]
     pub fn requirements(&self) -> Requirements {

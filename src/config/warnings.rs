@@ -14,7 +14,7 @@ use crate::ids::{Stage, WorkerId};
 pub(super) fn warnings(problems: &mut Problems, config: &Config, root: &At<'_>) {
     timeouts(problems, &config.timeouts, root.node);
     for (index, model) in config.models.iter().enumerate() {
-        if model.engines_file.is_some() {
+        if !model.lists_engines() {
             // Who will be there is not known here.
             continue;
         }

@@ -22,6 +22,8 @@ mod feeds;
 mod headers;
 mod health;
 mod introspect;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod kv_feeds;
 pub mod lifecycle;
 mod peer;

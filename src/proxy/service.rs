@@ -133,6 +133,11 @@ pub fn assemble(start: Start) -> Result<Server, String> {
     server.add_service(background_service("feeds", Feeds(Arc::clone(&app))));
     let discovery = Discovery::new(Arc::clone(&app));
     server.add_service(background_service("discovery", discovery));
+    #[cfg(feature = "kubernetes")]
+    {
+        let watches = crate::proxy::kubernetes::Kubernetes::new(Arc::clone(&app));
+        server.add_service(background_service("kubernetes", watches));
+    }
     let polls = LoadPolls::new(Arc::clone(&app));
     server.add_service(background_service("load polls", polls));
     let events = EventFeeds(Arc::clone(&app));

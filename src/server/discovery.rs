@@ -14,6 +14,7 @@ use crate::ids::{ModelId, WorkerId};
 use crate::server::app::App;
 use crate::server::names;
 use crate::server::routing::Routing;
+use crate::workers::WorkerSpec;
 
 /// Failures in a row after which a file is an error and no longer a warning.
 const PATIENCE: u32 = 3;
@@ -99,10 +100,24 @@ impl FileWatch {
 
 fn adopt(app: &App, routing: &Routing, model: &ModelId, path: &Path) -> Result<(), String> {
     let specs = config::load_engines(path, model).map_err(|errors| errors.to_string())?;
+    adopt_list(app, routing, model, specs)
+}
+
+/// Makes `specs` the engines of `model` in `routing`, which is the active one (blocking: resolves
+/// host names).
+///
+/// # Errors
+/// Why the registry refuses them; it is unchanged then.
+pub(super) fn adopt_list(
+    app: &App,
+    routing: &Routing,
+    model: &ModelId,
+    specs: Vec<WorkerSpec>,
+) -> Result<(), String> {
     let breaker = routing.config.circuit_breaker;
     let adopted = routing.workers.adopt(model, specs, breaker);
     let adopted = adopted.map_err(|error| error.to_string())?;
-    // Labels are the file's again; what engines told of their roles still holds.
+    // Labels are those of the list again; what engines told of their roles still holds.
     app.learned();
     if adopted.added.is_empty() && adopted.removed.is_empty() {
         return Ok(());

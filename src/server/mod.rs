@@ -18,6 +18,7 @@ pub mod forward_ids;
 pub mod header_facts;
 pub mod heads;
 pub mod json_end;
+pub mod kubernetes;
 pub mod live;
 pub mod metrics;
 pub mod models;

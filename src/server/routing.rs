@@ -23,6 +23,7 @@ use crate::ids::{ModelId, Stage};
 use crate::indexer::{IndexerClient, IndexerParams, RemotePrefixes};
 use crate::policies::{self, PolicyServices, Requirements};
 use crate::server::header_facts::HeaderReader;
+use crate::server::kubernetes;
 use crate::server::names;
 use crate::server::secrets::{Secrets, SecretsError};
 use crate::state::prefix::{AssumedPrefixes, CacheSource};
@@ -55,6 +56,14 @@ pub enum BuildError {
     /// A file of engines is wrong.
     #[error(transparent)]
     Engines(#[from] ConfigErrors),
+    /// Engines come from where this program cannot look.
+    #[error(
+        "models[{index}].engines.kubernetes: this program was built without it: build with `cargo build --features kubernetes`"
+    )]
+    NotBuilt {
+        /// Place of the model in the file, from 0.
+        index: usize,
+    },
     /// A key or token file cannot be used.
     #[error(transparent)]
     Secrets(#[from] SecretsError),
@@ -168,7 +177,14 @@ impl Routing {
                 Err(error) => errors.push(error),
             }
         }
+        let not_built = kubernetes::not_built(&config, kubernetes::BUILT).into_iter();
+        errors.extend(not_built.map(|index| BuildError::NotBuilt { index }));
         let mut specs = Vec::new();
+        specs.extend(
+            previous
+                .into_iter()
+                .flat_map(|old| kubernetes::carried(&config, old)),
+        );
         for model in &config.models {
             specs.extend(model.engines.iter().cloned());
             let Some(file) = &model.engines_file else {

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::ids::Stage;
 use crate::workers::Publishers;
+use crate::workers::availability;
 
 /// Time a new process gets to come up before it is asked.
 const SOON: Duration = Duration::from_secs(1);
@@ -136,13 +137,18 @@ impl Introspection {
     pub fn resolved(&self, facts: Facts, next: Instant) -> bool {
         self.http2.store(facts.http2, Ordering::Relaxed);
         self.ask_again(next);
-        self.facts.send_if_modified(|known| {
+        let new = self.facts.send_if_modified(|known| {
             let new = **known != facts;
             if new {
                 *known = Arc::new(facts);
             }
             new
-        })
+        });
+        if new {
+            // A prefill engine may have waited for its port.
+            availability::changed();
+        }
+        new
     }
 
     /// It may have become another process: ask again within a second, but no more often.

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use hashbrown::DefaultHashBuilder;
 use parking_lot::Mutex;
 use thiserror::Error;
+use tokio::time::Instant;
 
 use crate::ids::{ModelId, Stage, WorkerId};
 use crate::workers::{BreakerParams, Worker, WorkerSpec};
@@ -225,6 +226,7 @@ impl WorkerRegistry {
             .map(|worker| (worker.id().clone(), worker))
             .collect();
         let mut adopted = Adopted::default();
+        let now = Instant::now();
         for spec in specs {
             let worker = match before.remove(&spec.id) {
                 Some(old) if *old.spec() == spec => old,
@@ -238,7 +240,7 @@ impl WorkerRegistry {
                 }
                 None => {
                     adopted.added.push(spec.id.clone());
-                    Arc::new(Worker::new(spec, breaker))
+                    Arc::new(Worker::joining(spec, breaker, now))
                 }
             };
             workers.push(worker);

@@ -73,6 +73,7 @@ fn model() -> Model {
             bootstrap_port: None,
         }],
         engines_file: None,
+        engines_kubernetes: None,
         cache: sgl_edge::config::Cache::RadixTree,
         kv_events: KvEvents::Auto,
         load_poll_interval: Some(secs(1)),

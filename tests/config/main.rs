@@ -14,6 +14,7 @@ mod fixtures;
 mod flags;
 mod hostile;
 mod lines;
+mod manifests;
 mod promises;
 mod schema;
 

@@ -26,7 +26,7 @@ pub(crate) fn assert_promises(config: &Config, text: &str) {
             model.aliases.iter().all(|alias| names.insert(alias)),
             "{text}"
         );
-        let listed = model.engines_file.is_none();
+        let listed = model.lists_engines();
         assert_eq!(!model.engines.is_empty(), listed, "{text}");
         assert!(
             model

@@ -42,6 +42,8 @@ fn every_example_and_every_good_fixture_is_accepted() {
     let mut paths = files("conf", "yaml");
     paths.extend(files("tests/fixtures/config/good", "yaml"));
     paths.push(repository("docker/edge.yaml"));
+    let sets = ["plain", "pd", "all-namespaces"];
+    paths.extend(sets.map(|set| repository(&format!("docker/kubernetes/{set}/edge.yaml"))));
     for path in paths {
         assert_accepted(&path);
     }

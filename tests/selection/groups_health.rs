@@ -8,7 +8,7 @@ use rand::Rng;
 use sgl_edge::buckets::EngineGroup;
 use sgl_edge::ids::Stage;
 use sgl_edge::policies::PickError;
-use sgl_edge::workers::{BreakerParams, Outcome, Permit, Worker, WorkerRegistry};
+use sgl_edge::workers::{BreakerParams, Facts, Outcome, Permit, Worker, WorkerRegistry};
 use tokio::time::Instant;
 
 use crate::support::engines::{MODEL, engine, open_breaker, registry};
@@ -55,6 +55,35 @@ async fn an_engine_comes_back_at_the_end_of_its_cool_down_and_leaves_while_probe
     drop(probe);
     assert_eq!(count(), 2, "and by another when that gave up");
     tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(count(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prefill_engine_that_joins_comes_when_it_tells_its_port_or_its_time_is_up() {
+    let workers = registry(&[engine("early", Stage::Prefill)]);
+    let journal = Journal::default();
+    let group = EngineGroup::new(FakePolicy::new(Answer::First, &journal));
+    let count = || {
+        let _ = ask_group(&group, &workers, MODEL, Stage::Prefill);
+        let call = journal.lock().pop();
+        call.map_or(0, |call| call.candidates.len())
+    };
+    let joined = ["early", "p", "q"].map(|id| engine(id, Stage::Prefill).spec().clone());
+    let breaker = Some(BreakerParams::default());
+    workers
+        .adopt(&MODEL.into(), joined.to_vec(), breaker)
+        .unwrap();
+    assert_eq!(count(), 1);
+    let facts = Facts {
+        bootstrap_port: Some(9000),
+        ..Facts::default()
+    };
+    let told = Arc::clone(workers.members().get(&"p".into()).unwrap());
+    told.introspection().resolved(facts, Instant::now());
+    assert_eq!(count(), 2);
+    tokio::time::advance(Duration::from_millis(29_999)).await;
+    assert_eq!(count(), 2);
+    tokio::time::advance(Duration::from_millis(1)).await;
     assert_eq!(count(), 3);
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::config::flags::table::{FLAGS, To};
-use crate::config::flags::values::Values;
+use crate::config::flags::values::{Values, equality};
 use crate::config::units;
 use crate::policies::PolicyKind;
 
@@ -151,14 +151,23 @@ fn engines(values: &Values, model: &mut Map<String, Value>) {
         ("prefill-selector", "prefill_selector"),
         ("decode-selector", "decode_selector"),
     ] {
-        let labels = values.all(flag).iter().filter_map(Value::as_str);
-        let labels: Map<String, Value> = labels
-            .filter_map(|term| term.split_once('='))
-            .map(|(label, value)| (label.to_owned(), json!(value.trim_start_matches('='))))
-            .collect();
-        if !labels.is_empty() {
-            put(model, &format!("{path}.{key}"), Value::Object(labels));
+        let terms: Vec<&str> = values.all(flag).iter().filter_map(Value::as_str).collect();
+        if !terms.is_empty() {
+            put(model, &format!("{path}.{key}"), labels(&terms));
         }
+    }
+}
+
+/// The terms as a map where all of them say what a label is, else in one line.
+fn labels(terms: &[&str]) -> Value {
+    let pairs: Option<Map<String, Value>> = terms
+        .iter()
+        .map(|term| equality(term).map(|(label, value)| (label.to_owned(), json!(value))))
+        .collect();
+    match pairs {
+        Some(pairs) if pairs.len() == terms.len() => Value::Object(pairs),
+        // One label twice can only be said in words.
+        Some(_) | None => json!(terms.join(",")),
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::config::flags::values::{
     address, affinity_mode, conflict, count, decode_kind, drain, filter, header, ip, label,
-    log_format, log_level, millis, policy_kind, port, positive_secs, provider, sampling,
+    log_format, log_level, millis, policy_kind, port, positive_secs, provider, sampling, selector,
     session_mode, text, url,
 };
 use crate::config::reader::Read;
@@ -117,7 +117,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("worker-urls", Many("URL"), Other("engines.static"), FREE, url, "Engines"),
     flag("service-discovery", Nothing, Other("engines.kubernetes"), FREE, text, "Find engines in Kubernetes"),
     flag("service-discovery-namespace", One("NAMESPACE"), Model("engines.kubernetes.namespace"), Needs::Flag("service-discovery"), text, "Of the engines [all]"),
-    flag("selector", Many("LABEL=VALUE"), Other("engines.kubernetes.selector"), Needs::Flag("service-discovery"), label, "Labels of plain engines"),
+    flag("selector", Many("SELECTOR"), Other("engines.kubernetes.selector"), Needs::Flag("service-discovery"), selector, "Labels of plain engines, such as app=engines"),
     flag("prefill-selector", Many("LABEL=VALUE"), Other("engines.kubernetes.prefill_selector"), Needs::Flag("service-discovery"), label, "Labels of prefill engines"),
     flag("decode-selector", Many("LABEL=VALUE"), Other("engines.kubernetes.decode_selector"), Needs::Flag("service-discovery"), label, "Labels of decode engines"),
     flag("policy", One("POLICY"), Other("policy"), FREE, policy_kind, "round_robin, random, power_of_two, load_based, cache_aware, session_aware or sticky [round_robin]"),

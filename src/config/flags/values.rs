@@ -11,7 +11,7 @@ use crate::config::reader::{At, Place, Problems, Read, short};
 use crate::config::scalars::{between, name, one_of, positive, socket, time, unsigned};
 use crate::config::tree::{self, Node, Value as Tree};
 use crate::config::types::{Conflict, LogFormat, LogLevel};
-use crate::config::{affinity, policy, sampling, toplevel};
+use crate::config::{affinity, labels, policy, sampling, toplevel};
 use crate::policies::PolicyKind;
 use crate::workers::EngineUrl;
 
@@ -158,21 +158,28 @@ pub(super) fn url(text: &str) -> Read<Value> {
     }
 }
 
+/// A label selector, or one term of it.
+pub(super) fn selector(text: &str) -> Read<Value> {
+    labels::selector(text).map(Value::from)
+}
+
 /// One label and its value.
 pub(super) fn label(text: &str) -> Read<Value> {
-    let word = |text: &str| {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-        !text.is_empty() && text.chars().all(allowed)
-    };
-    match text.split_once('=') {
-        Some((label, value)) if word(label) && word(value.trim_start_matches('=')) => {
-            Ok(Value::from(text))
-        }
-        Some(_) | None => Err(format!(
-            "`{}` is not LABEL=VALUE: a file can say only that labels have values",
+    match equality(text) {
+        Some(_) => Ok(Value::from(text)),
+        None => Err(format!(
+            "`{}` is not LABEL=VALUE: slices of a role are told by labels that have values",
             short(text)
         )),
     }
+}
+
+/// The label and value of `LABEL=VALUE` or `LABEL==VALUE`.
+pub(super) fn equality(term: &str) -> Option<(&str, &str)> {
+    let (label, value) = term.split_once('=')?;
+    let value = value.strip_prefix('=').unwrap_or(value);
+    let sound = labels::is_label(label) && !value.is_empty() && labels::is_value(value);
+    sound.then_some((label, value))
 }
 
 /// The name of a header.

@@ -9,12 +9,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use crate::config;
+use crate::ids::ModelId;
 use crate::policies::PolicyServices;
 use crate::server::chat_body;
 use crate::server::explain::state_file::StateFile;
 use crate::server::explain::{Explained, Subject, explain};
 use crate::server::pool::WorkPool;
 use crate::server::reload;
+use crate::server::routing::Routing;
 use crate::state::EngineLoadTable;
 
 /// What `sgl-edge explain` is given.
@@ -64,6 +66,7 @@ pub async fn explain_files(files: &Files) -> Result<Explained, Vec<String>> {
     };
     let named = chat_body::parse(&files.body).ok();
     let model = named.and_then(|fields| Some(routing.model(&fields.model)?.0.id.clone()));
+    found_only_live(&routing, model.as_ref())?;
     state
         .apply(&routing, &services, model.as_ref())
         .map_err(|problems| {
@@ -78,6 +81,18 @@ pub async fn explain_files(files: &Files) -> Result<Explained, Vec<String>> {
         show_prompt: files.show_prompt,
     };
     Ok(explain(subject, &headers, files.body.clone()).await)
+}
+
+/// Refuses a model whose engines no file names.
+fn found_only_live(routing: &Routing, model: Option<&ModelId>) -> Result<(), Vec<String>> {
+    let mut models = routing.config.models.iter();
+    let asked = models.find(|other| Some(&other.id) == model);
+    match asked.and_then(|asked| asked.engines_kubernetes.as_ref()) {
+        None => Ok(()),
+        Some(source) => Err(vec![format!(
+            "the engines of this model are looked for in Kubernetes ({source}) and no file names them: ask a running router, POST /admin/explain"
+        )]),
+    }
 }
 
 fn read_state(path: &Path) -> Result<StateFile, String> {

@@ -1,4 +1,4 @@
-use tokio::time::Instant;
+use std::time::Duration;
 
 use super::*;
 use crate::workers::EngineUrl;
@@ -59,6 +59,44 @@ fn an_adopted_list_keeps_what_stays_and_drops_what_is_gone() {
     assert_eq!((b.inflight(), new.inflight()), (1, 0));
     drop(guard);
     assert_eq!((b.inflight(), new.inflight()), (0, 0));
+}
+
+#[test]
+fn a_prefill_engine_that_joins_waits_for_its_port() {
+    let registry =
+        WorkerRegistry::try_new(vec![spec("early", "m", Stage::Prefill)], None, None).unwrap();
+    let mut given = spec("given", "m", Stage::Prefill);
+    given.bootstrap_port = Some(8998);
+    let list = vec![
+        spec("d", "m", Stage::Decode),
+        spec("early", "m", Stage::Prefill),
+        given,
+        spec("p", "m", Stage::Prefill),
+        spec("q", "m", Stage::Prefill),
+    ];
+    let adopt = || registry.adopt(&"m".into(), list.clone(), None).unwrap();
+    adopt();
+    let available = |now| {
+        let engines = registry.members().all();
+        let engines = engines.iter().filter(|engine| engine.available(now));
+        engines
+            .map(|engine| engine.id().to_string())
+            .collect::<Vec<_>>()
+    };
+    let now = Instant::now();
+    assert_eq!(available(now), ["d", "early", "given"]);
+    tell(&registry, "p", Stage::Prefill, Some(9000));
+    registry.learn_roles();
+    assert_eq!(available(now), ["d", "early", "given", "p"]);
+    // Another list and another generation do not begin the wait anew.
+    adopt();
+    let specs = registry.members().all();
+    let specs = specs.iter().map(|engine| engine.spec().clone()).collect();
+    let next = WorkerRegistry::try_new(specs, None, Some(&registry)).unwrap();
+    registry.replace(next.members().all()).unwrap();
+    assert_eq!(available(now), ["d", "early", "given", "p"]);
+    let later = now + Duration::from_secs(30);
+    assert_eq!(available(later), ["d", "early", "given", "p", "q"]);
 }
 
 #[test]

@@ -151,8 +151,16 @@ fn engines_come_from_exactly_one_place_and_labels_tell_roles_apart() {
             "--decode-selector: needs --prefill-selector",
         ),
         (
-            "--model-id m --service-discovery --selector tier",
-            "--selector: `tier` is not LABEL=VALUE",
+            "--model-id m --service-discovery --selector a=b,-c",
+            "--selector: `-c` is no term of a label selector",
+        ),
+        (
+            "--model-id m --service-discovery --prefill-selector a=c --decode-selector a!=c",
+            "--decode-selector: `a!=c` is not LABEL=VALUE",
+        ),
+        (
+            "--model-id m --service-discovery --service-discovery-namespace Prod --selector a=b",
+            "--service-discovery-namespace: `Prod` is no namespace",
         ),
         (
             "--model-id m --service-discovery --selector a=b --prefill-selector a=c --decode-selector a=d",
@@ -192,13 +200,44 @@ fn what_the_file_refuses_is_told_by_the_name_of_the_flag() {
             problem(more)
         );
     }
-    let found = problems("--model-id m --service-discovery --selector app=engines");
+    let found = problems("--model-id m --service-discovery");
+    assert_eq!(found.len(), 1, "{found:?}");
     assert!(
-        found
-            .iter()
-            .all(|line| line.starts_with("--service-discovery")),
+        found[0].starts_with("--service-discovery: write selector"),
         "{found:?}"
     );
+}
+
+#[test]
+fn selectors_become_maps_where_a_map_can_say_it() {
+    let kubernetes = |more: &str| {
+        let line = format!("--model-id m --service-discovery {more}");
+        let config = translate(&line).expect("right").config;
+        config.models[0]
+            .engines_kubernetes
+            .clone()
+            .expect("a source")
+            .to_string()
+    };
+    let rows = [
+        (
+            "--selector app=engines",
+            "all namespaces, plain by app=engines",
+        ),
+        (
+            "--service-discovery-namespace prod --selector b==1 a=2",
+            "namespace prod, plain by a=2,b=1",
+        ),
+        ("--selector a=1,!b c", "all namespaces, plain by a=1,!b,c"),
+        ("--selector a=1 a=2", "all namespaces, plain by a=1,a=2"),
+        (
+            "--prefill-selector app=e role=p --decode-selector app=e role=d",
+            "all namespaces, prefill by app=e,role=p, decode by app=e,role=d",
+        ),
+    ];
+    for (more, wanted) in rows {
+        assert_eq!(kubernetes(more), wanted);
+    }
 }
 
 #[test]

@@ -72,11 +72,12 @@ pub(crate) fn merge(target: &mut Value, patch: &Value) {
 }
 
 /// Runs the program; what it prints goes to a file in `directory`.
-fn spawn(directory: &Path, arguments: &[&str]) -> Child {
+fn spawn(directory: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Child {
     let log = fs::File::create(directory.join("log")).expect("a writable file");
     Command::new(env!("CARGO_BIN_EXE_sgl-edge"))
         .arg("run")
         .args(arguments)
+        .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a second handle"))
         .stderr(log)
@@ -87,8 +88,14 @@ fn spawn(directory: &Path, arguments: &[&str]) -> Child {
 impl Proxy {
     /// Starts the program with quiet settings and `settings` over them, and waits until it serves.
     pub(crate) async fn start(settings: Value) -> Self {
+        Self::start_in(settings, &[]).await
+    }
+
+    /// The same with more variables in its environment.
+    pub(crate) async fn start_in(settings: Value, environment: &[(&str, &str)]) -> Self {
         for _ in 0..3 {
-            let mut proxy = Self::launch(&settings);
+            let at = [free_address(), free_address()];
+            let mut proxy = Self::launch_in(at, &settings, &[], environment);
             if proxy.serves().await {
                 return proxy;
             }
@@ -104,6 +111,15 @@ impl Proxy {
 
     /// The same on these addresses (data, admin), with more arguments.
     pub(crate) fn launch_at(at: [SocketAddr; 2], settings: &Value, arguments: &[&str]) -> Self {
+        Self::launch_in(at, settings, arguments, &[])
+    }
+
+    fn launch_in(
+        at: [SocketAddr; 2],
+        settings: &Value,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let ([data, admin], directory) = (at, directory());
         let mut config = json!({
             "listen": [data.to_string()],
@@ -117,7 +133,11 @@ impl Proxy {
         let path = directory.join("edge.yaml");
         fs::write(&path, sgl_edge::config::to_yaml(&config)).expect("a writable file");
         let path = path.to_str().expect("a plain path");
-        let child = spawn(&directory, &[&["-c", path], arguments].concat());
+        let child = spawn(
+            &directory,
+            &[&["-c", path], arguments].concat(),
+            environment,
+        );
         Self {
             data,
             admin,
@@ -133,7 +153,7 @@ impl Proxy {
             let (data, admin, directory) = (free_address(), free_address(), directory());
             let (port, admin_listen) = (data.port().to_string(), admin.to_string());
             let ports = ["--port", &port, "--admin-listen", &admin_listen];
-            let child = spawn(&directory, &[flags, &ports].concat());
+            let child = spawn(&directory, &[flags, &ports].concat(), &[]);
             let mut proxy = Self {
                 data,
                 admin,

@@ -10,6 +10,8 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use zeromq::{Endpoint, PubSocket, Socket, SocketSend, ZmqMessage};
 
+use crate::support::spawn;
+
 /// From one report to the next.
 const PERIOD: Duration = Duration::from_millis(50);
 
@@ -51,7 +53,7 @@ impl Reports {
             panic!("{bound:?}");
         };
         let numbers = Arc::<Mutex<Option<Numbers>>>::default();
-        let task = tokio::spawn(publish(socket, Arc::clone(&numbers)));
+        let task = spawn(publish(socket, Arc::clone(&numbers)));
         Self {
             port,
             numbers,
