@@ -4,7 +4,7 @@
 //! connection writes down until when its head must be complete, in a slot that belongs to its
 //! socket number, and the janitor looks a few times a second. A slot is closed before its socket
 //! is, under the lock under which the janitor cuts, so a recycled number is never hit. It reads
-//! nothing from sockets. Source: contract §2 `timeouts.client_header`, pingora-notes §11.
+//! nothing from sockets. Source: contract §2 `timeouts.client_header`.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;

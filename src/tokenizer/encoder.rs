@@ -217,8 +217,8 @@ impl fmt::Debug for Encoder {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fast::tests::bytes_and_one_pair;
     use super::*;
+    use crate::tokenizer::fast::tests::bytes_and_one_pair;
 
     fn encoder(json: &str) -> Encoder {
         let plain = tokenizers::Tokenizer::from_bytes(json).expect("loads");

@@ -3,7 +3,7 @@
 //! Names: policy-semantics §22.
 
 use prometheus::core::Collector;
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts};
+use prometheus::{Histogram, HistogramOpts, IntCounter};
 
 use crate::policies::pressure::Source;
 use crate::series::Counters;
@@ -36,11 +36,7 @@ const SECONDS: [f64; 13] = [
 impl Default for CacheCounters {
     fn default() -> Self {
         let counter = |name: &str, help: &str| IntCounter::new(name, help).expect("a valid name");
-        let family = |name: &str, help: &str, label: &str| {
-            Counters::from(
-                IntCounterVec::new(Opts::new(name, help), &[label]).expect("a valid name"),
-            )
-        };
+        let family = |name: &str, help: &str, label: &str| Counters::new(name, help, &[label]);
         let seconds = HistogramOpts::new("cache_lookup_seconds", "hashing and looking up a prompt")
             .buckets(SECONDS.to_vec());
         let counters = Self {

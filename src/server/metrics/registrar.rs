@@ -1,7 +1,7 @@
 //! Making and registering series.
 
 use prometheus::core::Collector;
-use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{Histogram, HistogramOpts, IntGauge, Registry};
 
 use crate::series::{Counters, Histograms};
 use crate::server::metrics::WORK_BOUNDS;
@@ -11,16 +11,19 @@ pub(super) struct Registrar(pub(super) Registry);
 
 impl Registrar {
     fn add<C: Collector + Clone + 'static>(&self, collector: C) -> C {
-        self.0
-            .register(Box::new(collector.clone()))
-            .expect("every name is registered once");
+        self.register(Box::new(collector.clone()));
         collector
     }
 
+    fn register(&self, collector: Box<dyn Collector>) {
+        let added = self.0.register(collector);
+        added.expect("every name is registered once");
+    }
+
     pub(super) fn counter(&self, name: &str, help: &str, labels: &[&str]) -> Counters {
-        let counter = IntCounterVec::new(Opts::new(name, help), labels);
-        self.add(counter.expect("names and labels are valid"))
-            .into()
+        let counters = Counters::new(name, help, labels);
+        self.register(counters.collector());
+        counters
     }
 
     pub(super) fn histograms(
@@ -30,9 +33,9 @@ impl Registrar {
         labels: &[&str],
         bounds: &[f64],
     ) -> Histograms {
-        let options = HistogramOpts::new(name, help).buckets(bounds.to_vec());
-        self.add(HistogramVec::new(options, labels).expect("names and bounds are valid"))
-            .into()
+        let histograms = Histograms::new(name, help, labels, bounds);
+        self.register(histograms.collector());
+        histograms
     }
 
     pub(super) fn histogram(&self, name: &str, help: &str) -> Histogram {
