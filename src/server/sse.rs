@@ -8,7 +8,9 @@
 //! Source: http-and-operations §11, engine-wire §4.1, field-lessons L06, L60, L61, L69.
 
 use memchr::memchr;
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// Longest line that is inspected, bytes.
 pub const WINDOW: usize = 4096;
@@ -106,24 +108,51 @@ impl StreamWatch {
     }
 }
 
+/// The parts of an event that hold generated text; the rest is skipped, not built.
+#[derive(Deserialize)]
+struct Event<'e> {
+    #[serde(borrow, default)]
+    choices: Vec<Choice<'e>>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'e> {
+    #[serde(borrow)]
+    delta: Option<Delta<'e>>,
+    #[serde(borrow)]
+    text: Option<&'e RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Delta<'e> {
+    #[serde(borrow)]
+    content: Option<&'e RawValue>,
+    #[serde(borrow)]
+    reasoning_content: Option<&'e RawValue>,
+    #[serde(borrow)]
+    tool_calls: Option<&'e RawValue>,
+}
+
 /// Whether an event carries generated text: content, reasoning or a tool call of any choice.
 fn has_text(line: &[u8]) -> bool {
     let Some(event) = line.strip_prefix(b"data:") else {
         return false;
     };
-    let Ok(event) = serde_json::from_slice::<Value>(event) else {
+    let Ok(event) = serde_json::from_slice::<Event<'_>>(event) else {
         return false;
     };
-    let text = |value: Option<&Value>| value.and_then(Value::as_str).is_some_and(|t| !t.is_empty());
-    let choices = event.get("choices").and_then(Value::as_array);
-    choices.into_iter().flatten().any(|choice| {
-        let Some(delta) = choice.get("delta") else {
-            return text(choice.get("text"));
-        };
-        let calls = delta.get("tool_calls").and_then(Value::as_array);
-        text(delta.get("content"))
-            || text(delta.get("reasoning_content"))
-            || calls.is_some_and(|calls| !calls.is_empty())
+    let text = |value: Option<&RawValue>| {
+        value.is_some_and(|value| value.get().starts_with('"') && value.get() != "\"\"")
+    };
+    let some = |list: Option<&RawValue>| {
+        let list = list.and_then(|list| list.get().strip_prefix('['));
+        list.is_some_and(|rest| !rest.trim_ascii_start().starts_with(']'))
+    };
+    event.choices.iter().any(|choice| match &choice.delta {
+        None => text(choice.text),
+        Some(delta) => {
+            text(delta.content) || text(delta.reasoning_content) || some(delta.tool_calls)
+        }
     })
 }
 
@@ -260,6 +289,31 @@ mod tests {
             }
         }
         assert!(!watch(&[role.as_bytes(), b"data: [DONE]\n\n"]).token());
+    }
+
+    #[test]
+    fn events_without_generated_text_are_none_whatever_else_they_hold() {
+        let rows = [
+            r#"{"choices":[]}"#,
+            r#"{"choices":null}"#,
+            r#"{"usage":{"prompt_tokens":1}}"#,
+            r#"{"choices":[{"delta":{}}]}"#,
+            r#"{"choices":[{"delta":null,"text":""}]}"#,
+            r#"{"choices":[{"delta":{"content":"","reasoning_content":null,"tool_calls":[ ]}}]}"#,
+            r#"{"choices":[{"delta":{"content":["part"]}}]}"#,
+            r#"{"choices":[{"delta":"text"}]}"#,
+            r#"{"choices":[{"delta":{"content":"x"}}]"#,
+        ];
+        for row in rows {
+            assert!(!has_text(format!("data: {row}").as_bytes()), "{row}");
+        }
+        for row in [
+            r#"{"choices":[{"delta":{}},{"delta":{"content":" "}}]}"#,
+            r#"{"choices":[{"text":"completion"}],"id":"a"}"#,
+            r#"{"choices":[{"delta":{"tool_calls":[{"index":0}],"content":null}}]}"#,
+        ] {
+            assert!(has_text(format!("data:{row}").as_bytes()), "{row}");
+        }
     }
 
     #[test]
