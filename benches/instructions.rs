@@ -185,10 +185,17 @@ fn prepare_uncounted(model: &str, bytes: usize) -> Work {
     static ROUTER: LazyLock<Router> = LazyLock::new(|| {
         let tokenizer = format!("    tokenizer: \"{}\"\n", tokenizer().display());
         let limit = "    buckets: [{id: all, max_context_tokens: 131072, groups: {plain: {}}}]\n";
-        Router::new(
+        let router = Router::new(
             4,
             [("m", &tokenizer), ("far", &format!("{tokenizer}{limit}"))],
-        )
+        );
+        // Until it is decided who encodes, longer prompts leave the thread.
+        for model in router.routing.models() {
+            if let Some(tokenizer) = &model.tokenizer {
+                tokenizer.settle();
+            }
+        }
+        router
     });
     let (body, headers) = (body(model, bytes), HeaderMap::new());
     Box::new(move || {
