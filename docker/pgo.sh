@@ -18,13 +18,13 @@ tool=$(find "$(rustc --print sysroot)" -name llvm-profdata -type f | head -n 1)
 for need in wrk python3; do
     command -v "$need" >/dev/null || { echo "please install $need" >&2; exit 1; }
 done
-mkdir -p "$out/work"
-rm -f "$out"/work/*.profraw
+mkdir -p "$out/profile"
+rm -f "$out"/profile/*.profraw
 
 export CARGO_TARGET_DIR="$out"
-RUSTFLAGS="-Cprofile-generate=$out/work" cargo build --release --locked --bin sgl-edge --bin mock-engine
+RUSTFLAGS="-Cprofile-generate=$out/profile" cargo build --release --locked --bin sgl-edge --bin mock-engine
 
-work=$out/work
+profile=$out/profile
 engine=$((port + 10))
 # Not the counted program: only sgl-edge's own work is to be in the profile.
 LLVM_PROFILE_FILE=/dev/null "$out/release/mock-engine" --instant --no-record --count 4 \
@@ -33,7 +33,7 @@ engines=$!
 edge=
 trap 'kill $engines $edge 2>/dev/null || true' EXIT
 
-python3 - "$work" <<'PY'
+python3 - "$profile" <<'PY'
 import json, random, sys
 words = open("README.md").read().split()
 random.seed(1)
@@ -51,7 +51,7 @@ for name, size, stream in [("short", 150, False), ("8k", 8000, False), ("64k", 6
 PY
 
 serve() { # policy
-    cat >"$work/edge.yaml" <<YAML
+    cat >"$profile/edge.yaml" <<YAML
 listen: ["127.0.0.1:$port"]
 admin: {listen: "127.0.0.1:$((port + 1))"}
 threads: 1
@@ -68,7 +68,7 @@ models:
     buckets:
       - {id: all, groups: {plain: {policy: {type: $1, admission: {max_inflight_requests: 512}}}}}
 YAML
-    LLVM_PROFILE_FILE="$work/%p.profraw" "$out/release/sgl-edge" run -c "$work/edge.yaml" &
+    LLVM_PROFILE_FILE="$profile/%p.profraw" "$out/release/sgl-edge" run -c "$profile/edge.yaml" &
     edge=$!
     for _ in $(seq 100); do
         curl -fs -o /dev/null "http://127.0.0.1:$port/readyz" && break
@@ -76,7 +76,7 @@ YAML
     done
     shift
     for load in "$@"; do
-        wrk -t1 -c64 -d"${seconds}s" -s benches/load/wrk.lua "http://127.0.0.1:$port" -- "$work/$load.jsonl" |
+        wrk -t1 -c64 -d"${seconds}s" -s benches/load/wrk.lua "http://127.0.0.1:$port" -- "$profile/$load.jsonl" |
             grep RESULT
     done
     kill -INT $edge
@@ -86,6 +86,6 @@ YAML
 serve power_of_two short 8k 64k sse
 serve cache_aware 8k sse
 
-"$tool" merge -o "$work/merged.profdata" "$work"/*.profraw
-RUSTFLAGS="-Cprofile-use=$work/merged.profdata" cargo build --release --locked --bin sgl-edge
+"$tool" merge -o "$profile/merged.profdata" "$profile"/*.profraw
+RUSTFLAGS="-Cprofile-use=$profile/merged.profdata" cargo build --release --locked --bin sgl-edge
 echo "$out/release/sgl-edge"
