@@ -56,7 +56,8 @@ use dial::Dial;
 use engine_call::EngineClient;
 use wire::WireTable;
 
-/// Seconds a client connection may idle between requests; nginx's default.
+/// Seconds a client connection may idle before its next head is awaited, which then has
+/// `timeouts.client_header`; nginx's default.
 pub(crate) const CLIENT_KEEPALIVE_SECS: u64 = 75;
 
 /// The proxy. Embeddable: give it to Pingora's `http_proxy` or to [`service::data_service`].
