@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use super::conn::{Connection, ConnectionTable, MockStream};
@@ -19,6 +19,9 @@ use super::faults::{Faults, FaultsHandle};
 
 /// Pause before an accept or a bind that failed is tried again.
 const RETRY: Duration = Duration::from_millis(10);
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
 
 /// The connection a request came on, for handlers.
 #[derive(Clone)]
@@ -41,6 +44,8 @@ impl Connected<IncomingStream<'_, MockListener>> for ConnectionInfo {
 pub(crate) struct MockListener {
     address: SocketAddr,
     socket: Option<TcpListener>,
+    /// Keeps the port ours while nobody listens: else the next engine or client gets it.
+    _port: TcpSocket,
     table: Arc<ConnectionTable>,
     handle: FaultsHandle,
     faults: watch::Receiver<Faults>,
@@ -53,12 +58,16 @@ impl MockListener {
         table: Arc<ConnectionTable>,
         handle: FaultsHandle,
     ) -> io::Result<Self> {
-        let socket = TcpListener::bind(address).await.map_err(|error| {
+        let named = |error: io::Error| {
             io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
-        })?;
+        };
+        let port = bound(address).map_err(named)?;
+        let address = port.local_addr()?;
+        let socket = bound(address).and_then(listening).map_err(named)?;
         Ok(Self {
-            address: socket.local_addr()?,
+            address,
             socket: Some(socket),
+            _port: port,
             faults: handle.subscribe(),
             table,
             handle,
@@ -79,7 +88,7 @@ impl MockListener {
                 (faults.refuse_connections, faults.refuse_for_ms)
             };
             if !refuse {
-                match TcpListener::bind(self.address).await {
+                match bound(self.address).and_then(listening) {
                     Ok(socket) => {
                         self.socket = Some(socket);
                         self.handle.set_listening(true);
@@ -125,6 +134,21 @@ impl MockListener {
             },
         }
     }
+}
+
+/// Two sockets may have an address if both say so and only one of them listens.
+fn bound(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
+fn listening(socket: TcpSocket) -> io::Result<TcpListener> {
+    socket.listen(BACKLOG)
 }
 
 impl Listener for MockListener {

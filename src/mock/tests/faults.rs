@@ -233,6 +233,10 @@ async fn a_listener_can_vanish_and_return() {
         .await
         .unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    // Nobody else is given the port meanwhile.
+    let thief = tokio::net::TcpSocket::new_v4().unwrap();
+    let taken = thief.bind(engine.addr()).unwrap_err();
+    assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
     let heal = b"POST /mock/reset HTTP/1.1\r\nhost: e\r\ncontent-length: 0\r\n\r\n";
     tokio::io::AsyncWriteExt::write_all(&mut control, heal)
         .await
