@@ -12,9 +12,9 @@
 //! texts of [`probe`](super::probe) before it serves.
 
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, Anchored, Input, Match, MatchKind, StartKind};
+use compact_str::CompactString;
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -28,9 +28,7 @@ const TABLE_BYTES: usize = 4 << 20;
 
 /// The words of one tokenizer.
 pub(super) struct Words {
-    /// Every added token, with its id by its number.
-    added: AhoCorasick,
-    added_ids: Vec<u32>,
+    added: Added,
     /// Characters after which a mark may belong to the same token.
     joined: HashSet<char>,
     /// Whether the normalizer begins every text between added tokens with a mark.
@@ -38,12 +36,32 @@ pub(super) struct Words {
     tables: [Mutex<Table>; TABLES],
 }
 
-/// Ids of words. The bound holds for what is in it, its own slots aside.
+/// The added tokens of a tokenizer. There may be thousands, whose automaton is slow to walk through, but
+/// they begin with few bytes: a text is searched for those.
+struct Added {
+    /// Whether some token begins with this byte.
+    begins: [bool; 256],
+    tokens: AhoCorasick,
+    /// By the number of the token.
+    ids: Vec<u32>,
+}
+
+/// Ids of words. The bound holds for what is in it, its own slots aside. A prompt asks for thousands of
+/// words, so short ones, and the id of a word that is one token, lie in the slot.
 #[derive(Default)]
 struct Table {
-    words: HashMap<Box<str>, Range<u32>, foldhash::fast::RandomState>,
+    words: HashMap<CompactString, Known, foldhash::fast::RandomState>,
     ids: Vec<u32>,
     bytes: usize,
+}
+
+/// What a word becomes.
+#[derive(Clone, Copy)]
+enum Known {
+    /// This token.
+    Token(u32),
+    /// Those at these places of the table.
+    At(u32, u32),
 }
 
 // === impl Words ===
@@ -54,26 +72,8 @@ impl Words {
         let prepends = prepends(&json["normalizer"])?;
         does_nothing(&json["pre_tokenizer"]).then_some(())?;
         let joined = joined(&json["model"])?;
-        let tokens: &[Value] = json["added_tokens"].as_array().map_or(&[], Vec::as_slice);
-        let mut added_ids = Vec::new();
-        for token in tokens {
-            let wishes = ["single_word", "lstrip", "rstrip", "normalized"];
-            wishes
-                .iter()
-                .all(|wish| token[wish] == false)
-                .then_some(())?;
-            added_ids.push(u32::try_from(token["id"].as_u64()?).ok()?);
-        }
-        let contents = tokens.iter().filter_map(|token| token["content"].as_str());
-        let added = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(contents);
-        let added = added
-            .ok()
-            .filter(|added| added.patterns_len() == added_ids.len())?;
         Some(Self {
-            added,
-            added_ids,
+            added: Added::of(json)?,
             joined,
             prepends,
             tables: Default::default(),
@@ -91,9 +91,9 @@ impl Words {
         let mut table = self.tables.iter().find_map(Mutex::try_lock)?;
         let mut ids = Vec::with_capacity(text.len() / 3);
         let mut from = 0;
-        for found in self.added.find_iter(text) {
+        while let Some(found) = self.added.find(text, from) {
             self.between(&text[from..found.start()], &mut table, &whole, &mut ids)?;
-            ids.push(self.added_ids[found.pattern().as_usize()]);
+            ids.push(self.added.ids[found.pattern().as_usize()]);
             from = found.end();
         }
         self.between(&text[from..], &mut table, &whole, &mut ids)?;
@@ -141,6 +141,47 @@ impl Words {
     }
 }
 
+// === impl Added ===
+
+impl Added {
+    /// `None` where a token has wishes about its neighbours or is looked for in normalized text.
+    fn of(json: &Value) -> Option<Self> {
+        let tokens: &[Value] = json["added_tokens"].as_array().map_or(&[], Vec::as_slice);
+        let (mut begins, mut contents, mut ids) = ([false; 256], Vec::new(), Vec::new());
+        for token in tokens {
+            let wishes = ["single_word", "lstrip", "rstrip", "normalized"];
+            wishes
+                .iter()
+                .all(|wish| token[wish] == false)
+                .then_some(())?;
+            let content = token["content"].as_str()?;
+            begins[usize::from(*content.as_bytes().first()?)] = true;
+            contents.push(content);
+            ids.push(u32::try_from(token["id"].as_u64()?).ok()?);
+        }
+        let tokens = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .start_kind(StartKind::Anchored)
+            .build(contents);
+        Some(Self {
+            begins,
+            tokens: tokens.ok()?,
+            ids,
+        })
+    }
+
+    /// The first token at or after a place, the longest where several begin.
+    fn find(&self, text: &str, from: usize) -> Option<Match> {
+        let bytes = &text.as_bytes()[from..];
+        let places = bytes.iter().zip(from..);
+        let mut places = places.filter(|(byte, _)| self.begins[usize::from(**byte)]);
+        places.find_map(|(_, at)| {
+            let here = Input::new(text).range(at..).anchored(Anchored::Yes);
+            self.tokens.find(here)
+        })
+    }
+}
+
 // === impl Table ===
 
 impl Table {
@@ -150,9 +191,16 @@ impl Table {
         whole: &impl Fn(&str) -> Option<Vec<u32>>,
         ids: &mut Vec<u32>,
     ) -> Option<()> {
-        if let Some(range) = self.words.get(word) {
-            ids.extend_from_slice(&self.ids[range.start as usize..range.end as usize]);
-            return Some(());
+        match self.words.get(word) {
+            Some(Known::Token(id)) => {
+                ids.push(*id);
+                return Some(());
+            }
+            Some(Known::At(from, to)) => {
+                ids.extend_from_slice(&self.ids[*from as usize..*to as usize]);
+                return Some(());
+            }
+            None => {}
         }
         let encoded = whole(word)?;
         ids.extend_from_slice(&encoded);
@@ -172,11 +220,16 @@ impl Table {
             self.ids.clear();
             self.bytes = 0;
         }
-        // Within the bound on bytes, which is far below the range.
-        let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-        let start = place(self.ids.len());
-        self.ids.extend_from_slice(ids);
-        self.words.insert(word.into(), start..place(self.ids.len()));
+        let known = if let [id] = ids {
+            Known::Token(*id)
+        } else {
+            // Within the bound on bytes, which is far below the range.
+            let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+            let from = place(self.ids.len());
+            self.ids.extend_from_slice(ids);
+            Known::At(from, place(self.ids.len()))
+        };
+        self.words.insert(word.into(), known);
         self.bytes += bytes;
     }
 }
@@ -326,14 +379,14 @@ mod tests {
     fn a_table_of_words_stays_within_its_bound() {
         let mut table = Table::default();
         for number in 0..200_000 {
-            table.keep(&format!("word {number}"), &[number]);
+            table.keep(&format!("word {number}"), &[number, 1]);
             assert!(table.bytes <= TABLE_BYTES);
         }
-        let found = table.words.get("word 199999").cloned().expect("the latest");
-        assert_eq!(
-            table.ids[found.start as usize..found.end as usize],
-            [199_999]
-        );
+        let mut ids = Vec::new();
+        table
+            .encode("word 199999", &|_| None, &mut ids)
+            .expect("the latest");
+        assert_eq!(ids, [199_999, 1]);
     }
 
     #[test]
