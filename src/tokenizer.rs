@@ -45,6 +45,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use chat_request::fields_of;
 use template::Effort;
 
 pub use encoder::Backend;
@@ -174,9 +175,7 @@ impl Tokenizer {
         effort: Effort,
         enough: &dyn Fn(TokenRange) -> bool,
     ) -> Result<Encoded, FallReason> {
-        let Ok(Value::Object(fields)) = serde_json::from_slice(body) else {
-            return Err(self.fell(FallReason::NotAnObject));
-        };
+        let fields = fields_of(body).map_err(|reason| self.fell(reason))?;
         let reason = match guarded(|| self.encode_rendered(&fields, body.len(), effort, enough)) {
             Ok(encoded) => return Ok(encoded),
             // Not the end of the ladder: it is climbed again with time to spare.
@@ -214,9 +213,7 @@ impl Tokenizer {
     /// operator who asks for it; `None` where `source` stands for no text.
     #[must_use]
     pub fn prompt_text(&self, body: &[u8], source: TokenSource) -> Option<String> {
-        let Ok(Value::Object(fields)) = serde_json::from_slice(body) else {
-            return None;
-        };
+        let fields = fields_of(body).ok()?;
         match source {
             TokenSource::Chat => {
                 let template = self.template.as_ref()?;

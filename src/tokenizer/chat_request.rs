@@ -8,7 +8,7 @@
 
 use serde_json::{Map, Value};
 
-use super::message;
+use super::message::{self, Message};
 use super::outcome::FallReason;
 use super::source::ContentFormat;
 
@@ -28,8 +28,8 @@ const RESERVED_KWARGS: [&str; 10] = [
 
 /// The template's view of one request.
 #[derive(Debug)]
-pub(super) struct ChatRequest {
-    pub(super) messages: Vec<Value>,
+pub(super) struct ChatRequest<'b> {
+    pub(super) messages: Vec<Message<'b>>,
     /// Tool schemas; `None` when the template must see none.
     pub(super) tools: Option<Vec<Value>>,
     /// Extra template variables, reasoning switches included.
@@ -40,11 +40,11 @@ pub(super) struct ChatRequest {
 
 // === impl ChatRequest ===
 
-impl ChatRequest {
+impl<'b> ChatRequest<'b> {
     /// * `tools` — from [`shaped_tools`]; given because the choice of template, and with it `format`,
     ///   depends on them.
     pub(super) fn try_new(
-        fields: &Map<String, Value>,
+        fields: &'b Map<String, Value>,
         tools: Option<Vec<Value>>,
         format: ContentFormat,
     ) -> Result<Self, FallReason> {
@@ -55,11 +55,20 @@ impl ChatRequest {
         let continued = flag(fields, "continue_final_message")?;
         let assistant_prefix = settle_final_turn(&mut messages, continued)?;
         Ok(Self {
-            messages: messages.into_iter().map(Value::Object).collect(),
+            messages,
             tools,
             kwargs: template_kwargs(fields)?,
             assistant_prefix,
         })
+    }
+}
+
+/// The fields of a body. It is checked to be text once, and fast, instead of string by string.
+pub(super) fn fields_of(body: &[u8]) -> Result<Map<String, Value>, FallReason> {
+    let text = simdutf8::basic::from_utf8(body).map_err(|_| FallReason::NotAnObject)?;
+    match serde_json::from_str(text) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) | Err(_) => Err(FallReason::NotAnObject),
     }
 }
 
@@ -74,24 +83,23 @@ pub(super) fn require_messages(fields: &Map<String, Value>) -> Result<&[Value], 
 
 /// A final assistant turn is continued (taken out, to be encoded apart) or becomes a user turn.
 fn settle_final_turn(
-    messages: &mut Vec<Map<String, Value>>,
+    messages: &mut Vec<Message<'_>>,
     continued: bool,
 ) -> Result<Option<String>, FallReason> {
-    let role = |message: &Map<String, Value>| message.get("role").cloned();
-    if messages.last().and_then(role) != Some(Value::from("assistant")) {
+    let Some(last) = messages.pop_if(|last| last.role == "assistant") else {
+        return Ok(None);
+    };
+    if !continued {
+        messages.push(Message {
+            role: "user".into(),
+            ..last
+        });
         return Ok(None);
     }
-    if continued {
-        let last = messages.pop();
-        return match last.and_then(|mut message| message.remove("content")) {
-            Some(Value::String(prefix)) => Ok(Some(prefix)),
-            Some(_) | None => Err(FallReason::Shape),
-        };
+    match last.content.into_owned() {
+        Value::String(prefix) => Ok(Some(prefix)),
+        _ => Err(FallReason::Shape),
     }
-    if let Some(message) = messages.last_mut() {
-        message.insert("role".to_owned(), Value::from("user"));
-    }
-    Ok(None)
 }
 
 /// Tool schemas as the engine dumps them, after `tool_choice`: none for `none`, one for a named one.

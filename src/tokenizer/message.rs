@@ -6,6 +6,9 @@
 //!
 //! Source: data/tokenizers/README, column `engine`.
 
+use std::borrow::Cow;
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
 use super::outcome::FallReason;
@@ -16,63 +19,79 @@ const USER_KEYS: &[&str] = &[];
 /// The same for every other role.
 const OTHER_KEYS: &[&str] = &["tool_call_id", "name", "reasoning_content", "tool_calls"];
 
+/// A message as the template sees it, its texts the client's own.
+#[derive(Debug)]
+pub(super) struct Message<'b> {
+    pub(super) role: Cow<'b, str>,
+    pub(super) content: Cow<'b, Value>,
+    pub(super) others: Vec<(&'static str, Cow<'b, Value>)>,
+}
+
+impl Serialize for Message<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(2 + self.others.len()))?;
+        map.serialize_entry("role", &self.role)?;
+        map.serialize_entry("content", &self.content)?;
+        for (key, value) in &self.others {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
 /// Shapes one message. Fails with [`FallReason::Shape`] where the engine refuses the request.
-pub(super) fn shaped(
-    message: &Value,
-    format: ContentFormat,
-) -> Result<Map<String, Value>, FallReason> {
+pub(super) fn shaped(message: &Value, format: ContentFormat) -> Result<Message<'_>, FallReason> {
     let fields = message.as_object().ok_or(FallReason::Shape)?;
     let role = role_of(fields)?;
     let content = content_of(fields, &role, format)?;
-    let others = if role == "user" {
+    let keys = if role == "user" {
         USER_KEYS
     } else {
         OTHER_KEYS
     };
-    let mut shaped = Map::new();
-    shaped.insert("role".to_owned(), Value::String(role));
-    shaped.insert("content".to_owned(), content);
-    for key in others {
-        match fields.get(*key) {
-            None | Some(Value::Null) => {}
-            Some(calls) if *key == "tool_calls" => {
-                shaped.insert((*key).to_owned(), tool_calls(calls)?);
-            }
-            Some(text @ Value::String(_)) => {
-                shaped.insert((*key).to_owned(), text.clone());
-            }
+    let mut others = Vec::new();
+    for key in keys {
+        let value = match fields.get(*key) {
+            None | Some(Value::Null) => continue,
+            Some(calls) if *key == "tool_calls" => Cow::Owned(tool_calls(calls)?),
+            Some(text @ Value::String(_)) => Cow::Borrowed(text),
             Some(_) => return Err(FallReason::Shape),
-        }
+        };
+        others.push((*key, value));
     }
-    Ok(shaped)
+    Ok(Message {
+        role,
+        content,
+        others,
+    })
 }
 
 /// The engine compares roles other than `user` without regard to case and knows no others.
-fn role_of(fields: &Map<String, Value>) -> Result<String, FallReason> {
+fn role_of(fields: &Map<String, Value>) -> Result<Cow<'_, str>, FallReason> {
     let role = fields
         .get("role")
         .and_then(Value::as_str)
         .ok_or(FallReason::Shape)?;
     if role == "user" {
-        return Ok(role.to_owned());
+        return Ok(role.into());
     }
     let role = role.to_lowercase();
     match role.as_str() {
-        "system" | "assistant" | "tool" | "function" | "developer" => Ok(role),
+        "system" | "assistant" | "tool" | "function" | "developer" => Ok(role.into()),
         _ => Err(FallReason::Shape),
     }
 }
 
 /// Content as the template wants it; null becomes the empty string. Tool results are flattened for
 /// every template.
-fn content_of(
-    fields: &Map<String, Value>,
+fn content_of<'b>(
+    fields: &'b Map<String, Value>,
     role: &str,
     format: ContentFormat,
-) -> Result<Value, FallReason> {
+) -> Result<Cow<'b, Value>, FallReason> {
     let parts = match fields.get("content") {
-        None | Some(Value::Null) => return Ok(Value::String(String::new())),
-        Some(text @ Value::String(_)) => return Ok(text.clone()),
+        None | Some(Value::Null) => return Ok(Cow::Owned(Value::String(String::new()))),
+        Some(text @ Value::String(_)) => return Ok(Cow::Borrowed(text)),
         Some(Value::Array(parts)) => parts,
         Some(Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
             return Err(FallReason::Shape);
@@ -81,9 +100,9 @@ fn content_of(
     let parts = parts.iter().map(part).collect::<Result<Vec<_>, _>>()?;
     let only_text = parts.iter().all(|part| part.get("text").is_some());
     if format == ContentFormat::String || (role == "tool" && only_text) {
-        return Ok(Value::String(flattened(&parts)));
+        return Ok(Cow::Owned(Value::String(flattened(&parts))));
     }
-    Ok(Value::Array(parts))
+    Ok(Cow::Owned(Value::Array(parts)))
 }
 
 /// One content part. Media lose their payload: templates only place a marker, which the engine

@@ -14,7 +14,7 @@ use chrono::NaiveDateTime;
 use minijinja::{Environment, Error, Value};
 use serde_json::Map;
 
-use super::chat_request::{ChatRequest, shaped_tools};
+use super::chat_request::{ChatRequest, fields_of, shaped_tools};
 use super::environment::{add_strftime_now, environment, fall_reason};
 use super::outcome::FallReason;
 use super::source::{ContentFormat, without_generation_tags};
@@ -147,12 +147,8 @@ impl ChatTemplate {
     /// # Errors
     /// The [`FallReason`]; nothing about the prompt leaves with it.
     pub fn render(&self, body: &[u8]) -> Result<RenderedChat, FallReason> {
-        match serde_json::from_slice(body) {
-            Ok(serde_json::Value::Object(fields)) => {
-                self.render_fields(&fields, body.len(), Effort::Full)
-            }
-            Ok(_) | Err(_) => Err(FallReason::NotAnObject),
-        }
+        let fields = fields_of(body)?;
+        self.render_fields(&fields, body.len(), Effort::Full)
     }
 
     /// [`render`](Self::render) for a parsed body of `body_bytes` bytes.
@@ -179,7 +175,7 @@ impl ChatTemplate {
     }
 
     /// Template variables, later ones winning: the conversation, special tokens, template arguments.
-    fn context(&self, request: &ChatRequest) -> Value {
+    fn context(&self, request: &ChatRequest<'_>) -> Value {
         let own = [
             ("messages", Value::from_serialize(&request.messages)),
             ("tools", Value::from_serialize(&request.tools)),
@@ -223,13 +219,13 @@ fn bounded_render(
     let template = env.get_template(name).map_err(|_| FallReason::NoTemplate)?;
     let per_byte = OUTPUT_PER_BODY_BYTE.saturating_mul(body_bytes);
     let mut out = BoundedOutput {
-        bytes: Vec::with_capacity(body_bytes + body_bytes / 4),
+        text: String::with_capacity(body_bytes + body_bytes / 4),
         limit: OUTPUT_BASE.saturating_add(per_byte),
     };
     template
         .render_captured_to(context, &mut out)
         .map_err(|error| fall_reason(&error))?;
-    String::from_utf8(out.bytes).map_err(|_| FallReason::TemplateError)
+    Ok(out.text)
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -265,18 +261,20 @@ pub(super) fn token_text(token: &serde_json::Value) -> Option<&str> {
     token.as_str().or_else(|| token.get("content")?.as_str())
 }
 
-/// Collects output up to a limit; the write that would pass it fails.
+/// Collects output up to a limit; the write that would pass it fails. Parts are whole texts, each
+/// checked when it comes: that is cheaper than going through the whole once more.
 struct BoundedOutput {
-    bytes: Vec<u8>,
+    text: String,
     limit: usize,
 }
 
 impl io::Write for BoundedOutput {
     fn write(&mut self, part: &[u8]) -> io::Result<usize> {
-        if self.bytes.len().saturating_add(part.len()) > self.limit {
+        if self.text.len().saturating_add(part.len()) > self.limit {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        self.bytes.extend_from_slice(part);
+        let part = simdutf8::basic::from_utf8(part).map_err(|_| io::ErrorKind::InvalidData)?;
+        self.text.push_str(part);
         Ok(part.len())
     }
 
