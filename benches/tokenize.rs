@@ -1,9 +1,11 @@
 //! Prompts to ids: the plain Hugging Face crate against what the router does, in one run.
 //!
 //! `cold` texts were never seen before: every iteration gets another one (words permuted by its
-//! number). `turn` is the prepare step (parse, render, encode) of a conversation's N-th turn after its
-//! turns before; conversations are made of the messages of `tests/fixtures/tokenizer/cases.jsonl`.
-//! `worst` are bodies of the largest size that is encoded on an event loop.
+//! number), `decomposed` ones have letters and marks apart, which a normalizer has to join. `turn` is the
+//! prepare step (parse, render, encode) of a conversation's N-th turn after its turns before, and the
+//! plain crate's encoding of such a prompt; conversations are made of the messages of
+//! `tests/fixtures/tokenizer/cases.jsonl`. `worst` are bodies of the largest size that is encoded on an
+//! event loop.
 
 #![expect(
     missing_docs,
@@ -12,9 +14,12 @@
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{
+    BatchSize, BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
+};
 use serde_json::{Value, json};
 use sgl_edge::tokenizer::Tokenizer;
 
@@ -55,8 +60,9 @@ fn plain(path: &Path) -> tokenizers::Tokenizer {
     plain
 }
 
-/// The texts of real conversations, in order.
+/// The texts of real conversations, in order, without those that a normalizer changes.
 fn messages() -> Vec<String> {
+    let changed = |c: char| matches!(u32::from(c), 0x300..0x370 | 0x93c | 0x958..0x960);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizer/cases.jsonl");
     let lines = std::fs::read_to_string(file).expect("readable");
     let requests = lines
@@ -72,7 +78,7 @@ fn messages() -> Vec<String> {
             .filter_map(|message| message["content"].as_str().map(str::to_owned))
     });
     texts
-        .filter(|text| (200..20_000).contains(&text.len()))
+        .filter(|text| (200..20_000).contains(&text.len()) && !text.contains(changed))
         .collect()
 }
 
@@ -109,58 +115,66 @@ fn cold(c: &mut Criterion) {
     let messages = messages();
     for (name, path) in tokenizers() {
         let (plain, tokenizer) = (plain(&path), load(&path));
-        let mut group = c.benchmark_group(format!("cold/{name}"));
-        group
-            .sample_size(10)
-            .measurement_time(Duration::from_secs(2));
+        let mut group = brief(c, format!("cold/{name}"));
         for size in SIZES {
-            group.throughput(Throughput::Bytes(size as u64));
             let mut number = 0;
             let mut next = || {
                 number += 1;
                 text(&messages, size, number)
             };
-            group.bench_function(BenchmarkId::new("plain_crate", size), |b| {
-                b.iter_custom(|rounds| {
-                    timed(rounds, &mut next, |text| {
-                        plain.encode_fast(text.as_str(), false).map(drop)
-                    })
-                });
-            });
-            group.bench_function(BenchmarkId::new("encode_text", size), |b| {
-                b.iter_custom(|rounds| {
-                    timed(rounds, &mut next, |text| {
-                        tokenizer.encode_text(text, false).map(drop)
-                    })
-                });
-            });
+            group.throughput(Throughput::Bytes(size as u64));
+            beside(&mut group, size, &plain, &tokenizer, &mut next);
             if tokenizer.template().is_some() {
-                let mut body = || chat(&next());
                 group.bench_function(BenchmarkId::new("prepare_chat", size), |b| {
-                    b.iter_custom(|rounds| {
-                        timed(rounds, &mut body, |body| {
-                            tokenizer.encode_chat(body).is_some()
-                        })
-                    });
+                    let next = || chat(&next());
+                    let work = |body: Vec<u8>| tokenizer.encode_chat(&body);
+                    b.iter_batched(next, work, BatchSize::PerIteration);
                 });
             }
         }
         group.finish();
+        let mut group = brief(c, format!("decomposed/{name}"));
+        let decomposed: Vec<String> = messages
+            .iter()
+            .map(|text| text.replace(['a', 'e'], "e\u{301}"))
+            .collect();
+        let mut number = 0;
+        let mut next = || {
+            number += 1;
+            text(&decomposed, 64 << 10, number)
+        };
+        group.throughput(Throughput::Bytes(64 << 10));
+        beside(&mut group, 64 << 10, &plain, &tokenizer, &mut next);
+        group.finish();
     }
 }
 
-/// Time of `rounds` calls of `work`, the making of their inputs aside. Making them takes longer than
-/// the work, so no more than a few are made and the time of the rest is theirs in proportion.
-fn timed<I, O>(rounds: u64, next: &mut impl FnMut() -> I, work: impl Fn(&I) -> O) -> Duration {
-    let made = rounds.min(8);
-    let mut total = Duration::ZERO;
-    for _ in 0..made {
-        let input = next();
-        let started = Instant::now();
-        black_box(work(black_box(&input)));
-        total += started.elapsed();
-    }
-    total.mul_f64(rounds as f64 / made as f64)
+/// A group of few samples: inputs are made one by one, and that takes longer than the work.
+fn brief(c: &mut Criterion, name: String) -> BenchmarkGroup<'_, WallTime> {
+    let mut group = c.benchmark_group(name);
+    group
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(1));
+    group
+}
+
+/// Texts of `size` bytes through the plain crate and through the router.
+fn beside(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    size: usize,
+    plain: &tokenizers::Tokenizer,
+    tokenizer: &Tokenizer,
+    next: &mut dyn FnMut() -> String,
+) {
+    group.bench_function(BenchmarkId::new("plain_crate", size), |b| {
+        let work = |text: String| plain.encode_fast(text.as_str(), false);
+        b.iter_batched(&mut *next, work, BatchSize::PerIteration);
+    });
+    group.bench_function(BenchmarkId::new("encode_text", size), |b| {
+        let work = |text: String| tokenizer.encode_text(&text, false);
+        b.iter_batched(&mut *next, work, BatchSize::PerIteration);
+    });
 }
 
 /// Bodies of the turns 1, 3, 5, … 39 of one conversation of about 60,000 tokens.
@@ -192,27 +206,33 @@ fn turns(c: &mut Criterion) {
         let Some(template) = tokenizer.template() else {
             continue;
         };
-        let mut group = c.benchmark_group(format!("turn/{name}"));
-        group
-            .sample_size(10)
-            .measurement_time(Duration::from_secs(2));
-        let rendered = template
-            .render(&conversation(&messages, 0)[19])
-            .expect("rendered")
-            .text;
+        let mut group = brief(c, format!("turn/{name}"));
+        let mut number = 0;
+        let mut next = || {
+            number += 1;
+            conversation(&messages, number)
+        };
         group.bench_function("plain_crate/20", |b| {
-            b.iter(|| {
-                plain
-                    .encode_fast(black_box(rendered.as_str()), false)
-                    .map(drop)
-            });
+            let next = || template.render(&next()[19]).expect("rendered").text;
+            let work = |text: String| plain.encode_fast(text.as_str(), false);
+            b.iter_batched(next, work, BatchSize::PerIteration);
+        });
+        group.bench_function("plain_crate_without_memory/20", |b| {
+            // A copy has no words in its cache.
+            let next = || {
+                let text = template.render(&next()[19]).expect("rendered").text;
+                (plain.clone(), text)
+            };
+            let work = |(plain, text): (tokenizers::Tokenizer, String)| {
+                let ids = plain.encode_fast(text.as_str(), false);
+                (plain, text, ids)
+            };
+            b.iter_batched(next, work, BatchSize::PerIteration);
         });
         for turn in [2, 5, 10, 20] {
-            let mut number = 0;
             // Turns before were prepared, this one was not.
-            let mut next = || {
-                number += 1;
-                let mut bodies = conversation(&messages, number * 100 + turn);
+            let mut next_turn = || {
+                let mut bodies = next();
                 bodies.truncate(turn);
                 let last = bodies.pop().expect("a turn");
                 for body in bodies {
@@ -221,11 +241,8 @@ fn turns(c: &mut Criterion) {
                 last
             };
             group.bench_function(BenchmarkId::new("prepare_chat", turn), |b| {
-                b.iter_custom(|rounds| {
-                    timed(rounds, &mut next, |body| {
-                        tokenizer.encode_chat(body).is_some()
-                    })
-                });
+                let work = |body: Vec<u8>| tokenizer.encode_chat(&body);
+                b.iter_batched(&mut next_turn, work, BatchSize::PerIteration);
             });
         }
         group.finish();
@@ -244,12 +261,13 @@ fn worst(c: &mut Criterion) {
         group
             .sample_size(10)
             .measurement_time(Duration::from_secs(1));
-        let room = (4 << 10) - 80;
+        let room = (16 << 10) - 80;
         let many = r#"{"role":"user","content":""},"#.repeat(room / 29);
         let nested = "[".repeat(120) + &"]".repeat(120);
         let tokens = "<|im_start|>".repeat(room / 12);
         let bodies = [
-            ("text", chat(&text(&messages, room - 200, 3))),
+            // Line ends and quotes take two bytes in the body.
+            ("text", chat(&text(&messages, room * 9 / 10, 3))),
             ("one_letter", chat(&"a".repeat(room))),
             ("marks", chat(&"a\u{301}\u{323}".repeat(room / 5))),
             ("digits", chat(&"7".repeat(room))),

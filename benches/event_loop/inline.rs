@@ -25,7 +25,7 @@ const ROUNDS: usize = 2_000;
 
 /// The worst bodies of the sizes that are worked on between two awaits.
 fn inline_bodies() -> Vec<(&'static str, Vec<u8>)> {
-    let (room, wide) = ((4 << 10) - 80, (64 << 10) - 200);
+    let (room, wide) = ((16 << 10) - 80, (64 << 10) - 200);
     let listed = |item: &str, times: usize| {
         let items = vec![item; times].join(",");
         format!(r#"{{"model":"m","messages":[{items}]}}"#).into_bytes()
@@ -34,33 +34,33 @@ fn inline_bodies() -> Vec<(&'static str, Vec<u8>)> {
     let keys: Vec<String> = (0..wide / 12).map(|n| format!(r#""k{n:05}":1"#)).collect();
     vec![
         (
-            "4 KiB of text",
+            "16 KiB of text",
             chat("m", &text(room - 200, 3)[..room - 200]),
         ),
-        ("4 KiB of one letter", chat("m", &"a".repeat(room))),
+        ("16 KiB of one letter", chat("m", &"a".repeat(room))),
         (
-            "4 KiB of marks",
+            "16 KiB of marks",
             chat("m", &"a\u{301}\u{323}".repeat(room / 5)),
         ),
-        ("4 KiB of digits", chat("m", &"7".repeat(room))),
-        ("4 KiB of blanks", chat("m", &" ".repeat(room))),
+        ("16 KiB of digits", chat("m", &"7".repeat(room))),
+        ("16 KiB of blanks", chat("m", &" ".repeat(room))),
         (
-            "4 KiB of special tokens",
+            "16 KiB of special tokens",
             chat("m", &"<|im_start|>".repeat(room / 12)),
         ),
         (
-            "4 KiB of messages",
+            "16 KiB of messages",
             listed(r#"{"role":"user","content":""}"#, room / 29),
         ),
         (
-            "4 KiB of tool calls",
+            "16 KiB of tool calls",
             listed(
                 r#"{"role":"assistant","tool_calls":[{"type":"function","function":{"name":"f","arguments":"{}"}}]}"#,
                 room / 98,
             ),
         ),
         (
-            "4 KiB of tool answers",
+            "16 KiB of tool answers",
             listed(r#"{"role":"tool","content":"<tool_response>"}"#, room / 44),
         ),
         ("64 KiB of text", chat("m", &"word ".repeat(wide / 5))),
