@@ -75,6 +75,10 @@ pub fn estimate_tokens(body_bytes: u64) -> u64 {
 const BRIEF_BYTES_FAST: usize = 16 << 10;
 const BRIEF_BYTES_PLAIN: usize = 512;
 
+/// How many times as long the Hugging Face crate takes: 23 to 78 times for 64 KiB never seen
+/// (`benches/README.md`).
+const PLAIN_TIMES: usize = 32;
+
 /// One model's tokenizer with its chat template. Immutable; share it behind an `Arc`.
 pub struct Tokenizer {
     path: PathBuf,
@@ -166,6 +170,16 @@ impl Tokenizer {
         match self.backend() {
             Backend::Fast => BRIEF_BYTES_FAST,
             Backend::Plain(_) => BRIEF_BYTES_PLAIN,
+        }
+    }
+
+    /// How long a text or body of `bytes` bytes takes, as the size, bytes, that takes as long where the
+    /// fast library encodes.
+    #[must_use]
+    pub fn work(&self, bytes: usize) -> usize {
+        match self.backend() {
+            Backend::Fast => bytes,
+            Backend::Plain(_) => bytes.saturating_mul(PLAIN_TIMES),
         }
     }
 

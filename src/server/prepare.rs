@@ -14,7 +14,7 @@ use crate::ids::ModelId;
 use crate::server::chat_body::{self, ChatFields};
 use crate::server::header_facts::HeaderFacts;
 use crate::server::metrics::Metrics;
-use crate::server::pool::WorkPool;
+use crate::server::pool::{Cost, WorkPool};
 use crate::server::routing::{ModelRouting, NameMatch, Routing};
 use crate::server::tokenize::{PromptFacts, Question, prompt_facts};
 use crate::server::{ApiError, bootstrap, forward_ids, rid, sampling, splice};
@@ -175,7 +175,7 @@ async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> T + Clone + Send + 'static,
 ) -> T {
     if bytes > INLINE_BYTES
-        && let Ok(done) = pool.run(work.clone(), || ()).await
+        && let Ok(done) = pool.run(Cost { bytes }, work.clone(), || ()).await
     {
         return done;
     }

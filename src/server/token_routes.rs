@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::error::Category;
 
 use crate::server::ApiError;
-use crate::server::pool::WorkPool;
+use crate::server::pool::{Cost, WorkPool};
 use crate::server::routing::Routing;
 use crate::tokenizer::{FallReason, Tokenizer};
 
@@ -67,11 +67,19 @@ pub async fn answer(
     pool: &WorkPool,
     body: Bytes,
 ) -> Result<Bytes, ApiError> {
+    // Which model is meant is read on the pool, so the slowest tokenizer counts.
+    let tokenizers = routing
+        .models()
+        .filter_map(|model| model.tokenizer.as_ref());
+    let bytes = tokenizers.map(|tokenizer| tokenizer.work(body.len())).max();
+    let cost = Cost {
+        bytes: bytes.unwrap_or_default(),
+    };
     let work = move || match conversion {
         Conversion::Tokenize => tokenize(&routing, &body),
         Conversion::Detokenize => detokenize(&routing, &body),
     };
-    let done = pool.run(work, || ()).await;
+    let done = pool.run(cost, work, || ()).await;
     done.map_err(|_| ApiError::Overloaded)?
 }
 

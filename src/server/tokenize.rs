@@ -12,7 +12,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::server::metrics::Metrics;
-use crate::server::pool::WorkPool;
+use crate::server::pool::{Cost, WorkPool};
 use crate::server::routing::ModelRouting;
 use crate::server::skip;
 use crate::tokenizer::{
@@ -177,6 +177,9 @@ async fn encode_aside(
     let (model, body) = (Arc::clone(question.model), question.body.clone());
     let (tokenizer, output_tokens) = (Arc::clone(tokenizer), question.output_tokens);
     let (leaver, metrics) = (model.id.clone(), Arc::clone(metrics));
+    let cost = Cost {
+        bytes: tokenizer.work(body.len()),
+    };
     let (always, indifferent) = (question.always, question.indifferent(TokenRange::ANY));
     let work = move || {
         let skipped = AtomicBool::new(indifferent);
@@ -186,6 +189,6 @@ async fn encode_aside(
         (encoded.map_err(FallReason::label), skipped.into_inner())
     };
     let gone = move || metrics.tokenizing.abandoned(&leaver);
-    let done = pool.run(work, gone).await;
+    let done = pool.run(cost, work, gone).await;
     done.unwrap_or_else(|not_done| (Err(not_done.label()), indifferent))
 }

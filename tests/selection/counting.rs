@@ -13,7 +13,7 @@ use sgl_edge::buckets::TokenLimits;
 use sgl_edge::config;
 use sgl_edge::policies::PolicyServices;
 use sgl_edge::server::metrics::Metrics;
-use sgl_edge::server::pool::{NotDone, WorkPool};
+use sgl_edge::server::pool::{Cost, NotDone, WorkPool};
 use sgl_edge::server::prepare::{Counting, Prepared, prepare};
 use sgl_edge::server::routing::Routing;
 use sgl_edge::state::EngineLoadTable;
@@ -281,22 +281,30 @@ async fn raw_text_has_a_length_but_no_ids() {
 fn holding(pool: &WorkPool) -> (mpsc::Sender<()>, BoxFuture<'_, Result<(), NotDone>>) {
     let (release, wait) = mpsc::channel::<()>();
     let work = move || wait.recv().unwrap_or_default();
-    (release, pool.run(work, || ()).boxed())
+    (release, pool.run(Cost { bytes: 1 }, work, || ()).boxed())
 }
 
 #[tokio::test]
 async fn while_the_pool_is_busy_short_prompts_are_counted_and_a_full_queue_means_an_estimate() {
     let counter = Counter::of("[{id: b, limits: {min: 0, max: 900}, groups: {plain: {}}}]");
-    let long = chat(&"word ".repeat(2_000), None);
+    let long = chat(&"word ".repeat(5_000), None);
     let (release, mut held) = holding(&counter.pool);
     assert!(futures_util::poll!(&mut held).is_pending());
 
     let short = counter.prepare(&chat(&"word ".repeat(300), None)).await;
     assert_eq!(short.prompt.source, TokenSource::Chat);
 
+    // A hundred others that wait are no reason to guess; all that may wait are.
     let mut queue = Vec::new();
+    let mut behind = Vec::new();
+    for _ in 0..100 {
+        let mut waiting = counter.prepare(&long).boxed();
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        behind.push(waiting);
+    }
     loop {
-        let mut waiting = counter.pool.run(|| (), || ()).boxed();
+        let cost = Cost { bytes: long.len() };
+        let mut waiting = counter.pool.run(cost, || (), || ()).boxed();
         match futures_util::poll!(&mut waiting) {
             Poll::Pending => queue.push(waiting),
             Poll::Ready(done) => {
@@ -316,6 +324,9 @@ async fn while_the_pool_is_busy_short_prompts_are_counted_and_a_full_queue_means
     for waiting in queue {
         waiting.await.expect("done");
     }
+    for waiting in behind {
+        assert_eq!(waiting.await.prompt.source, TokenSource::Chat);
+    }
     while counter.pool.taken() > 0 {
         tokio::task::yield_now().await;
     }
@@ -329,7 +340,7 @@ async fn while_the_pool_is_busy_short_prompts_are_counted_and_a_full_queue_means
 #[tokio::test]
 async fn a_prompt_whose_client_left_the_queue_is_not_encoded() {
     let counter = Counter::of("[{id: b, limits: {min: 0, max: 900}, groups: {plain: {}}}]");
-    let long = chat(&"word ".repeat(2_000), None);
+    let long = chat(&"word ".repeat(5_000), None);
     let (release, mut held) = holding(&counter.pool);
     assert!(futures_util::poll!(&mut held).is_pending());
     let mut left = counter.prepare(&long).boxed();
@@ -339,7 +350,7 @@ async fn a_prompt_whose_client_left_the_queue_is_not_encoded() {
     held.await.expect("done");
     counter
         .pool
-        .run(|| (), || ())
+        .run(Cost { bytes: 1 }, || (), || ())
         .await
         .expect("its turn comes after");
     assert_eq!(
