@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use sgl_edge::kv::{BlockFormat, BlockUnit, KvEvent, Medium, Tier, block_hashes};
-use sgl_edge::state::prefix::PrefixIndex;
+use sgl_edge::state::prefix::{BlockNames, PrefixIndex};
 
 const SHARED: usize = 16;
 const EVENTS_A_SECOND: f64 = 100_000.0;
@@ -157,6 +157,9 @@ fn lookups(c: &mut Criterion) {
 }
 
 fn hashing(c: &mut Criterion) {
+    // For the first call, which hashes a long prompt on another thread.
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.expect("a runtime");
     let mut group = c.benchmark_group("block hashes");
     for tokens in [4096_u32, 100_000] {
         let ids: Vec<u32> = (0..tokens).map(|at| at * 7 % 65_000).collect();
@@ -165,6 +168,11 @@ fn hashing(c: &mut Criterion) {
             let id = BenchmarkId::new(format!("blocks of {size}"), tokens);
             group.bench_function(id, |b| {
                 b.iter(|| block_hashes(black_box(&ids), format, None))
+            });
+            let names = BlockNames::default();
+            let id = BenchmarkId::new(format!("named before, blocks of {size}"), tokens);
+            group.bench_function(id, |b| {
+                b.iter(|| runtime.block_on(names.of(black_box(&ids), format, None)));
             });
         }
     }

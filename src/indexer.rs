@@ -22,7 +22,7 @@ use crate::kv::block_count;
 use crate::kv::indexer::{MATCH_PATH, MAX_HASHES, MatchRequest, MatchResponse};
 use crate::state::prefix::{
     BoxFuture, CacheSource, LocalPrefixes, LookupRejected, PrefixAnswer, PrefixMatches,
-    PrefixQuery, Unavailable, prompt_names,
+    PrefixQuery, Unavailable,
 };
 
 /// Largest answer that is read, bytes: a thousand engines and room to spare.
@@ -154,7 +154,7 @@ impl RemotePrefixes {
             _ => return Ok(PrefixAnswer::NoSignal),
         };
         let blocks = u32::try_from(block_count(query.ids.len(), format)).unwrap_or(u32::MAX);
-        let mut names = prompt_names(query.ids, format, query.salt).await;
+        let mut names = self.formats.names(query.ids, format, query.salt).await;
         if names.len() > MAX_HASHES {
             tracing::warn!(
                 blocks,

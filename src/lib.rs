@@ -4,6 +4,7 @@
 //!   ids                       names of things; knows nothing
 //!   kv                        how engines name and announce cached blocks; knows nothing
 //!   series                    counters by labels; knows nothing
+//!   recent                    a memory of bounded size; knows nothing
 //!    |---- workers            who exists, and who is well
 //!    |---- state              what was observed: loads (bindings and prefixes to come)
 //!    |        |---- feeds   what engines publish, turned into state
@@ -32,6 +33,7 @@ pub mod logging;
 pub mod mock;
 pub mod policies;
 pub mod proxy;
+pub mod recent;
 pub mod series;
 pub mod server;
 pub mod state;

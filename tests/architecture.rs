@@ -13,15 +13,16 @@ mod words;
 use words::{Word, words};
 
 /// Each module of the crate and the modules that it may name through `crate::`.
-const MAY_NAME: [(&str, &[&str]); 16] = [
+const MAY_NAME: [(&str, &[&str]); 17] = [
     ("ids", &[]),
     ("kv", &[]),
     ("series", &[]),
+    ("recent", &[]),
     ("workers", &["ids"]),
-    ("state", &["ids", "kv"]),
+    ("state", &["ids", "kv", "recent"]),
     ("feeds", &["ids", "kv", "workers", "state"]),
     ("indexer", &["kv", "state"]),
-    ("tokenizer", &[]),
+    ("tokenizer", &["recent"]),
     ("mock", &["kv"]),
     ("policies", &["ids", "workers", "state", "series"]),
     ("buckets", &["ids", "workers", "state", "policies"]),

@@ -11,7 +11,8 @@ use std::num::NonZeroU32;
 
 use sha2::{Digest, Sha256};
 
-type Digest32 = [u8; 32];
+/// A block's whole digest.
+pub type Digest32 = [u8; 32];
 
 /// What is counted and hashed in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -40,29 +41,34 @@ impl BlockFormat {
         Some(Self { block_size, unit })
     }
 
-    fn size(self) -> usize {
+    /// Units per block.
+    #[must_use]
+    pub fn size(self) -> usize {
         usize::try_from(self.block_size.get()).unwrap_or(usize::MAX)
+    }
+
+    /// Ids that the last unit of a block shares with the block behind it.
+    #[must_use]
+    pub fn overlap(self) -> usize {
+        usize::from(self.unit == BlockUnit::Bigram)
     }
 }
 
 /// Number of blocks of a prompt of `tokens` tokens, a short last one included.
 #[must_use]
 pub fn block_count(tokens: usize, format: BlockFormat) -> usize {
-    let units = match format.unit {
-        BlockUnit::Unigram => tokens,
-        BlockUnit::Bigram => tokens.saturating_sub(1),
-    };
+    let units = tokens.saturating_sub(format.overlap());
     units.div_ceil(format.size())
 }
 
 /// The ids that fill whole blocks: engines store nothing else.
 #[must_use]
 pub fn whole_part(ids: &[u32], format: BlockFormat) -> &[u32] {
-    let pair = usize::from(format.unit == BlockUnit::Bigram);
-    let blocks = ids.len().saturating_sub(pair) / format.size();
+    let overlap = format.overlap();
+    let blocks = ids.len().saturating_sub(overlap) / format.size();
     match blocks {
         0 => &[],
-        _ => &ids[..blocks * format.size() + pair],
+        _ => &ids[..blocks * format.size() + overlap],
     }
 }
 
@@ -90,41 +96,62 @@ pub fn compressions(tokens: usize, format: BlockFormat) -> usize {
 /// About 5 ns a token at 64 tokens a block with SHA instructions (`benches/README.md`).
 #[must_use]
 pub fn block_hashes(ids: &[u32], format: BlockFormat, salt: Option<&str>) -> Vec<i64> {
-    let mut chain = Chain::new(salt);
     let mut names = Vec::with_capacity(block_count(ids.len(), format));
-    let size = format.size();
-    match format.unit {
-        BlockUnit::Unigram => {
-            for block in ids.chunks(size) {
-                names.push(chain.next(block.iter().copied()));
-            }
-        }
-        BlockUnit::Bigram => {
-            for start in (0..ids.len().saturating_sub(1)).step_by(size) {
-                let end = start.saturating_add(size).min(ids.len() - 1);
-                let pairs = (start..end).flat_map(|at| [ids[at], ids[at + 1]]);
-                names.push(chain.next(pairs));
-            }
-        }
-    }
+    Chain::new(salt).extend(ids, format, &mut names);
     names
 }
 
 /// A prompt's digests so far.
-struct Chain {
+#[derive(Debug)]
+pub struct Chain {
     prior: Option<Digest32>,
     /// Reused for every block: the prior digest, then the block's bytes.
     input: Vec<u8>,
 }
 
+// === impl Chain ===
+
 impl Chain {
-    fn new(salt: Option<&str>) -> Self {
+    /// Before the first block of a prompt with this `cache_salt`.
+    #[must_use]
+    pub fn new(salt: Option<&str>) -> Self {
         let prior = salt.filter(|salt| !salt.is_empty()).map(|salt| {
             let digest = Sha256::new_with_prefix(b"sglang-cache-salt-v1\0");
             digest.chain_update(salt).finalize().into()
         });
         let input = Vec::new();
         Self { prior, input }
+    }
+
+    /// What the next block's name depends on besides its ids.
+    #[must_use]
+    pub const fn prior(&self) -> Option<Digest32> {
+        self.prior
+    }
+
+    /// Goes on behind the block of this digest.
+    pub const fn resume(&mut self, digest: Digest32) {
+        self.prior = Some(digest);
+    }
+
+    /// Appends the names of the blocks that `ids` are; see [`block_hashes`]. Blocks of pairs begin with
+    /// the last id of the block before.
+    pub fn extend(&mut self, ids: &[u32], format: BlockFormat, names: &mut Vec<i64>) {
+        let size = format.size();
+        match format.unit {
+            BlockUnit::Unigram => {
+                for block in ids.chunks(size) {
+                    names.push(self.next(block.iter().copied()));
+                }
+            }
+            BlockUnit::Bigram => {
+                for start in (0..ids.len().saturating_sub(1)).step_by(size) {
+                    let end = start.saturating_add(size).min(ids.len() - 1);
+                    let pairs = (start..end).flat_map(|at| [ids[at], ids[at + 1]]);
+                    names.push(self.next(pairs));
+                }
+            }
+        }
     }
 
     fn next(&mut self, tokens: impl Iterator<Item = u32>) -> i64 {

@@ -158,7 +158,7 @@ impl Proved {
         if proved.pieces.is_some() && probe::texts(plain).iter().any(differs) {
             proved.pieces = None;
         }
-        proved.pieces.iter().for_each(Pieces::clear);
+        proved.pieces.iter_mut().for_each(Pieces::clear);
         proved
     }
 

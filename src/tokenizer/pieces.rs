@@ -20,12 +20,12 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use aho_corasick::AhoCorasick;
-use foldhash::quality::RandomState;
-use lru::LruCache;
-use parking_lot::Mutex;
 use tokenizers::{AddedToken, Tokenizer};
+
+use crate::recent::Recent;
 
 /// Bytes of text and ids that one tokenizer remembers: room for about a hundred conversations of
 /// 60,000 tokens.
@@ -56,13 +56,22 @@ pub struct CacheStats {
 pub(super) struct Pieces {
     /// The added tokens before which a text may be cut.
     cuts: AhoCorasick,
-    memory: Mutex<Memory>,
+    memory: Recent<Arc<Piece>>,
+    passed: Passed,
 }
 
-/// Remembered texts, within [`CACHE_BYTES`]; who was not asked for longest is forgotten first.
-struct Memory {
-    ids: LruCache<Box<str>, Arc<[u32]>, RandomState>,
-    stats: CacheStats,
+struct Piece {
+    text: Box<str>,
+    ids: Box<[u32]>,
+}
+
+/// See [`CacheStats`].
+#[derive(Default)]
+struct Passed {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    hit_bytes: AtomicU64,
+    miss_bytes: AtomicU64,
 }
 
 // === impl Pieces ===
@@ -76,7 +85,8 @@ impl Pieces {
         (!cuts.is_empty()).then_some(())?;
         Some(Self {
             cuts: AhoCorasick::new(cuts).ok()?,
-            memory: Mutex::new(Memory::new()),
+            memory: Recent::new(CACHE_BYTES),
+            passed: Passed::default(),
         })
     }
 
@@ -90,88 +100,83 @@ impl Pieces {
     ) -> Option<Vec<u32>> {
         let starts = self.cuts.find_iter(text).map(|found| found.start());
         let starts = starts.filter(|start| *start > 0);
-        let mut from = 0;
+        let (mut from, mut stats) = (0, CacheStats::default());
         let mut ids = Vec::with_capacity(text.len() / 3);
         for to in starts.chain([text.len()]) {
             let piece = &text[from..to];
             if piece.len() == text.len() {
                 return whole(text);
             }
-            self.encode_piece(piece, &whole, &mut ids)?;
+            self.encode_piece(piece, &whole, &mut ids, &mut stats)?;
             from = to;
         }
+        self.passed.add(&stats);
         Some(ids)
     }
 
     fn encode_piece(
         &self,
-        piece: &str,
+        text: &str,
         whole: &impl Fn(&str) -> Option<Vec<u32>>,
         ids: &mut Vec<u32>,
+        stats: &mut CacheStats,
     ) -> Option<()> {
-        let known = self.memory.lock().get(piece);
-        if let Some(known) = known {
-            ids.extend_from_slice(&known);
+        let key = self.memory.key(text);
+        let bytes = text.len() as u64;
+        let known = self.memory.get(key);
+        if let Some(known) = known.filter(|known| *known.text == *text) {
+            ids.extend_from_slice(&known.ids);
+            stats.hits += 1;
+            stats.hit_bytes += bytes;
             return Some(());
         }
-        let encoded = whole(piece)?;
+        let encoded = whole(text)?;
         ids.extend_from_slice(&encoded);
-        self.memory.lock().keep(piece, &encoded);
+        stats.misses += 1;
+        stats.miss_bytes += bytes;
+        let held = held(text, &encoded);
+        if held <= MOST_BYTES {
+            let (text, ids) = (text.into(), encoded.into());
+            self.memory.keep(key, Arc::new(Piece { text, ids }), held);
+        }
         Some(())
     }
 
     /// Forgets everything.
-    pub(super) fn clear(&self) {
-        *self.memory.lock() = Memory::new();
+    pub(super) fn clear(&mut self) {
+        self.memory = Recent::new(CACHE_BYTES);
+        self.passed = Passed::default();
     }
 
     pub(super) fn stats(&self) -> CacheStats {
-        self.memory.lock().stats
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        CacheStats {
+            hits: now(&self.passed.hits),
+            misses: now(&self.passed.misses),
+            hit_bytes: now(&self.passed.hit_bytes),
+            miss_bytes: now(&self.passed.miss_bytes),
+            held_bytes: self.memory.held() as u64,
+        }
     }
 }
 
-// === impl Memory ===
+// === impl Passed ===
 
-impl Memory {
-    fn new() -> Self {
-        Self {
-            ids: LruCache::unbounded_with_hasher(RandomState::default()),
-            stats: CacheStats::default(),
-        }
-    }
-
-    fn get(&mut self, piece: &str) -> Option<Arc<[u32]>> {
-        let known = self.ids.get(piece).cloned();
-        let bytes = piece.len() as u64;
-        if known.is_some() {
-            self.stats.hits += 1;
-            self.stats.hit_bytes += bytes;
-        } else {
-            self.stats.misses += 1;
-            self.stats.miss_bytes += bytes;
-        }
-        known
-    }
-
-    fn keep(&mut self, piece: &str, ids: &[u32]) {
-        let bytes = held(piece, ids);
-        if bytes > MOST_BYTES {
-            return;
-        }
-        let before = self.ids.put(piece.into(), ids.into());
-        let freed = before.map_or(0, |ids| held(piece, &ids));
-        self.stats.held_bytes = self.stats.held_bytes + bytes as u64 - freed as u64;
-        while self.stats.held_bytes > CACHE_BYTES as u64
-            && let Some((piece, ids)) = self.ids.pop_lru()
-        {
-            self.stats.held_bytes -= held(&piece, &ids) as u64;
+impl Passed {
+    fn add(&self, stats: &CacheStats) {
+        let add = |count: &AtomicU64, more| count.fetch_add(more, Ordering::Relaxed);
+        add(&self.hits, stats.hits);
+        add(&self.hit_bytes, stats.hit_bytes);
+        if stats.misses > 0 {
+            add(&self.misses, stats.misses);
+            add(&self.miss_bytes, stats.miss_bytes);
         }
     }
 }
 
 /// Bytes that a remembered piece takes, about.
-fn held(piece: &str, ids: &[u32]) -> usize {
-    piece.len() + size_of_val(ids) + ENTRY_BYTES
+fn held(text: &str, ids: &[u32]) -> usize {
+    text.len() + size_of_val(ids) + ENTRY_BYTES
 }
 
 /// The tokens, of those looked for in a text as it came, before which it may be cut.
@@ -281,19 +286,34 @@ mod tests {
 
     #[test]
     fn what_is_remembered_stays_within_its_bound_and_the_latest_stays() {
-        let mut memory = Memory::new();
-        let ids = vec![7; 100_000];
+        let pieces = Pieces::of(&tokenizer()).expect("there are tokens to cut at");
+        let encode = |number: u32, ids: usize| {
+            let text = format!("<s>{number}</s>");
+            pieces.encode(&text, |piece| Some(vec![number; ids / piece.len()]));
+            pieces.stats()
+        };
         for number in 0..1_000 {
-            memory.keep(&format!("<s>{number}"), &ids);
-            assert!(memory.stats.held_bytes <= CACHE_BYTES as u64);
+            let held = encode(number, 400_000).held_bytes;
+            assert!(held <= CACHE_BYTES as u64);
         }
-        assert!(memory.get("<s>999").is_some() && memory.get("<s>0").is_none());
-        let held: usize = memory.ids.iter().map(|(piece, ids)| held(piece, ids)).sum();
-        assert_eq!(memory.stats.held_bytes, held as u64);
-        memory.keep("<s>", &vec![7; MOST_BYTES / 4]);
-        assert!(memory.get("<s>").is_none(), "too large");
-        memory.keep("<s>999", &[1]);
-        assert_eq!(memory.get("<s>999").as_deref(), Some(&[1][..]));
+        let full = encode(999, 400_000);
+        assert!(full.held_bytes > CACHE_BYTES as u64 / 2);
+        assert_eq!(encode(999, 1).hits, full.hits + 2, "the latest stays");
+        assert_eq!(
+            encode(0, 400_000).misses,
+            full.misses + 1,
+            "the first is gone"
+        );
+        let before = pieces.stats();
+        for _ in 0..2 {
+            encode(5_000, 20 * MOST_BYTES);
+        }
+        let after = pieces.stats();
+        assert_eq!(
+            (after.misses, after.hits),
+            (before.misses + 2, before.hits + 2)
+        );
+        assert_eq!(after.held_bytes, before.held_bytes, "too large");
     }
 
     #[test]

@@ -7,16 +7,13 @@ use arc_swap::ArcSwap;
 
 use super::formats::{Announced, Formats};
 use super::index::{Applied, IndexSize, PrefixIndex};
+use super::names::BlockNames;
 use super::source::{
     BoxFuture, CacheSource, LookupRejected, PrefixAnswer, PrefixMatches, PrefixQuery,
 };
 use crate::ids::ModelId;
-use crate::kv::hash::{compressions, whole_part};
-use crate::kv::{BlockFormat, KvEvent, block_count, block_hashes};
-
-/// Hash compressions that may run on the event loop: about 0.1 ms with SHA instructions. A longer
-/// prompt is copied and hashed elsewhere.
-const INLINE_COMPRESSIONS: usize = 2048;
+use crate::kv::hash::whole_part;
+use crate::kv::{BlockFormat, KvEvent, block_count};
 
 /// The local indexes of one process by model; they survive a reload.
 #[derive(Debug, Default)]
@@ -66,6 +63,7 @@ impl PrefixIndexes {
 pub struct LocalPrefixes {
     index: PrefixIndex,
     formats: Formats,
+    names: BlockNames,
 }
 
 impl LocalPrefixes {
@@ -124,6 +122,11 @@ impl LocalPrefixes {
         self.formats.current()
     }
 
+    /// The names of a prompt's blocks; see [`BlockNames::of`].
+    pub async fn names(&self, ids: &[u32], format: BlockFormat, salt: Option<&str>) -> Vec<i64> {
+        self.names.of(ids, format, salt).await
+    }
+
     async fn matches(&self, query: PrefixQuery<'_>) -> PrefixAnswer {
         let tokens = query.ids.len();
         let format = match self.formats.current() {
@@ -131,7 +134,8 @@ impl LocalPrefixes {
             _ => return PrefixAnswer::NoSignal,
         };
         // A last partial block is never held.
-        let names = prompt_names(whole_part(query.ids, format), format, query.salt).await;
+        let whole = whole_part(query.ids, format);
+        let names = self.names.of(whole, format, query.salt).await;
         let blocks = u32::try_from(block_count(tokens, format)).unwrap_or(u32::MAX);
         let depths = self.index.lookup(&names).by_engine();
         PrefixAnswer::Matches(PrefixMatches::local(
@@ -140,19 +144,6 @@ impl LocalPrefixes {
             depths,
         ))
     }
-}
-
-/// The names of a prompt's blocks; a long one is hashed off the event loop.
-pub async fn prompt_names(ids: &[u32], format: BlockFormat, salt: Option<&str>) -> Vec<i64> {
-    if compressions(ids.len(), format) <= INLINE_COMPRESSIONS {
-        return block_hashes(ids, format, salt);
-    }
-    let (ids, salt) = (Vec::from(ids), salt.map(Arc::<str>::from));
-    let hashing = move || block_hashes(&ids, format, salt.as_deref());
-    // It fails only when the runtime shuts down.
-    tokio::task::spawn_blocking(hashing)
-        .await
-        .unwrap_or_default()
 }
 
 impl CacheSource for LocalPrefixes {
@@ -167,7 +158,7 @@ impl CacheSource for LocalPrefixes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::{BlockUnit, Medium, Tier};
+    use crate::kv::{BlockUnit, Medium, Tier, block_hashes};
 
     fn holding(ids: &[u32], format: BlockFormat, salt: Option<&str>) -> LocalPrefixes {
         let local = LocalPrefixes::default();
