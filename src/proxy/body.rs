@@ -25,7 +25,7 @@ use crate::server::budget::Share;
 use crate::server::json_end::JsonEnd;
 
 /// Pingora's retry buffer, bytes.
-const RETRY_BUFFER: u64 = 65_536;
+pub(crate) const RETRY_BUFFER: u64 = 65_536;
 
 /// Memory reserved ahead on the client's word alone, bytes.
 const MAX_RESERVE: u64 = 1 << 20;

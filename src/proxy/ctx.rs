@@ -14,6 +14,7 @@ use pingora_proxy::Session;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::proxy::body::RETRY_BUFFER;
 use crate::proxy::headers;
 use crate::proxy::prefill::PrefillJob;
 use crate::proxy::wire::Wire;
@@ -51,8 +52,10 @@ pub(crate) struct Dispatch {
     pub(crate) prefill: Option<PrefillJob>,
     /// While this lives, the prefill leg has its full time.
     pub(crate) prefill_alive: Option<oneshot::Sender<()>>,
-    /// The body for the engines.
+    /// The body for the engines; empty once nothing can need it any more.
     pub(crate) body: Bytes,
+    /// Whether Pingora has the body.
+    pub(crate) handed_over: bool,
     /// Whether the client asked for an event stream.
     pub(crate) stream: bool,
     /// The id that this router gave the request.
@@ -193,7 +196,28 @@ impl RequestCtx {
             // No piece will tell that the answer has ended.
             self.engine_finished();
         }
+        self.let_go_of_the_body();
         Ok(())
+    }
+
+    /// Nothing is resent once an answer has begun, so a long stream need not hold its prompt. What stays
+    /// is Pingora's retry buffer.
+    fn let_go_of_the_body(&mut self) {
+        let Some(dispatch) = self
+            .dispatch
+            .as_mut()
+            .filter(|dispatch| dispatch.handed_over)
+        else {
+            return;
+        };
+        dispatch.body = Bytes::new();
+        if let Some(prepared) = &mut self.prepared {
+            prepared.body = Bytes::new();
+            prepared.prompt.token_ids = None;
+        }
+        if let Some(buffered) = &mut self.buffered {
+            buffered.shrink(RETRY_BUFFER);
+        }
     }
 
     /// Whether the request may go out a second time: once, when its pooled connection turned out

@@ -29,10 +29,14 @@ pub(crate) fn replace(
     }
     ctx.body_bytes += u64::try_from(body.as_ref().map_or(0, Bytes::len)).unwrap_or_default()
         * u64::from(ctx.body_state == BodyState::EndUnread);
+    let Some(dispatch) = &mut ctx.dispatch else {
+        return Ok(());
+    };
     // `None` before the end would end the engine's body early; empty is "nothing yet".
     *body = Some(if end_of_stream {
         // From here on the engine can work; before, its silence was the client's.
         dispatch.exchange.dispatched(tokio::time::Instant::now());
+        dispatch.handed_over = true;
         dispatch.body.clone()
     } else {
         Bytes::new()

@@ -181,6 +181,7 @@ impl EdgeProxy {
             }),
             prefill_alive: None,
             body: legs.body,
+            handed_over: false,
             stream: prepared.stream,
             rid: prepared.rid.clone(),
             shared,

@@ -56,6 +56,13 @@ impl Share {
         }
         fits
     }
+
+    /// Gives back what it has above `amount`.
+    pub fn shrink(&mut self, amount: u64) {
+        let surplus = self.taken.saturating_sub(amount);
+        self.taken -= surplus;
+        self.budget.used.fetch_sub(surplus, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Share {
@@ -77,6 +84,9 @@ mod tests {
         assert!(!second.grow(5, Some(10)));
         assert!(second.grow(4, Some(10)), "the ceiling is inclusive");
         assert_eq!(budget.used(), 10);
+        first.shrink(5);
+        first.shrink(7);
+        assert_eq!(budget.used(), 9);
         drop(first);
         assert_eq!(budget.used(), 4);
         drop(second);

@@ -94,6 +94,31 @@ async fn beyond_the_bytes_held_it_is_overloaded() {
 }
 
 #[tokio::test]
+async fn a_stream_holds_no_more_of_its_prompt_than_pingora_does() {
+    let stalled = Faults {
+        stall_after_tokens: Some(1),
+        ..Faults::default()
+    };
+    let engine = faulty("E1", stalled).await;
+    let proxy = Proxy::start(plain(&[&engine])).await;
+    let mut large = sized(700_000);
+    let at = large.len() - 1;
+    large.splice(at..at, br#","stream":true"#.iter().copied());
+    let streams = [
+        send(&proxy, &body::with_length(&large, "")).await,
+        send(&proxy, &body::chunked(&large, 65_536, "")).await,
+    ];
+    crate::support::eventually("the prompts are let go", async || {
+        let gauges = proxy.gauges().await;
+        gauges.sum("inflight_requests") == 2.0
+            && gauges.sum("buffered_body_bytes") == 2.0 * 65_536.0
+    })
+    .await;
+    drop(streams);
+    proxy.finish().await;
+}
+
+#[tokio::test]
 async fn bytes_of_http2_bodies_without_a_length_are_counted_too() {
     let engine = faulty("E1", stalled()).await;
     let limits = json!({"limits": {"max_body": "100KiB", "max_buffered_body": "100KiB"}});
