@@ -70,8 +70,7 @@ pub fn estimate_tokens(body_bytes: u64) -> u64 {
 
 /// Size up to which a body is encoded on an event loop, bytes, by backend. Chosen so that the worst body
 /// of that size (nothing but messages, tool calls, special tokens, marks) stays below a millisecond;
-/// `benches/event_loop` and `benches/tokenize.rs`, group `worst`. Handing a prompt to another thread and
-/// back costs as much as encoding 8 KiB here.
+/// `benches/event_loop` and `benches/tokenize.rs`, group `worst`.
 const BRIEF_BYTES_FAST: usize = 16 << 10;
 const BRIEF_BYTES_PLAIN: usize = 512;
 
