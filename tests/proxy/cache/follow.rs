@@ -6,7 +6,6 @@ use sgl_edge::mock::{Engine, EngineConfig, Faults, Role};
 use crate::support::child::Proxy;
 use crate::support::eventually;
 use crate::support::fleet::{and, engine_with, plain_buckets};
-use crate::support::gauges::Gauges;
 
 /// Tokens of a page.
 pub(super) const PAGE: u32 = 16;
@@ -113,12 +112,15 @@ async fn the_next_turn_goes_to_the_engine_that_holds_the_last_one() {
     assert_eq!(gauges.sum("kv_index_blocks"), 16.0);
     assert_eq!(gauges.sum("kv_index_owners"), 1.0);
     assert_eq!(engines.iter().map(Engine::kv_pages).sum::<usize>(), 16);
-    predictions_held(&gauges, &owner, 4.0);
+    predictions_held(&proxy, &owner, 4.0).await;
     proxy.finish().await;
 }
 
 /// Every answer of `engine` had exactly as much cached as the index had told.
-pub(super) fn predictions_held(gauges: &Gauges, engine: &str, answers: f64) {
+pub(super) async fn predictions_held(proxy: &Proxy, engine: &str, answers: f64) {
+    // An answer is reported after its client has it.
+    proxy.idle().await;
+    let gauges = proxy.gauges().await;
     let sum = |name: &str, more: &[(&str, &str)]| {
         let labels = [&[("worker_url", engine)], more].concat();
         gauges.sum_of(name, &labels)
@@ -218,7 +220,7 @@ async fn prefill_engines_are_picked_by_prefix_and_decode_engines_by_load() {
         gauges.sum_of("cached_tokens_error_count", &[("worker_url", &owner)]) == 6.0
     })
     .await;
-    predictions_held(&proxy.gauges().await, &owner, 6.0);
+    predictions_held(&proxy, &owner, 6.0).await;
     proxy.finish().await;
 }
 

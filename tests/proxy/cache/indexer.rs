@@ -63,7 +63,7 @@ async fn the_engine_that_an_indexer_names_is_picked_and_no_local_index_is_kept()
     assert_eq!(indexer.handle().queries(), 6);
     let gauges = proxy.gauges().await;
     assert_eq!(gauges.sum("kv_index_blocks"), 0.0);
-    super::follow::predictions_held(&gauges, &owner, 6.0);
+    super::follow::predictions_held(&proxy, &owner, 6.0).await;
     proxy.finish().await;
 }
 
