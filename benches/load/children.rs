@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use crate::machine;
+use crate::machine::{self, Cpu};
 
 /// Which cores a process may use.
 #[derive(Debug, Clone, Copy)]
@@ -31,13 +31,6 @@ impl Place {
         command.arg("-c").arg(list).arg(program);
         command
     }
-}
-
-/// Processor time since a process began, seconds.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Cpu {
-    pub(crate) user: f64,
-    pub(crate) system: f64,
 }
 
 /// A process of ours. Killed when dropped, also by a panic.
@@ -105,19 +98,7 @@ impl Process {
     /// # Errors
     /// The system does not say.
     pub(crate) fn cpu(&self) -> Result<Cpu, String> {
-        let path = format!("/proc/{}/stat", self.child.id());
-        let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-        // The second field is the name in parentheses, which may hold anything.
-        let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let mut fields = fields.split_ascii_whitespace().skip(11);
-        let mut seconds = || -> Option<f64> {
-            let ticks: f64 = fields.next()?.parse().ok()?;
-            Some(ticks / machine::ticks_a_second())
-        };
-        match (seconds(), seconds()) {
-            (Some(user), Some(system)) => Ok(Cpu { user, system }),
-            _ => Err(format!("{path}: unexpected `{text}`")),
-        }
+        Cpu::of(&self.child.id().to_string())
     }
 }
 
@@ -126,32 +107,5 @@ impl Drop for Process {
         // By handle, and only errors when it has ended already. A stopped process dies as well.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// A folder that is removed with this value.
-#[derive(Debug)]
-pub(crate) struct Scratch(PathBuf);
-
-impl Scratch {
-    /// A new folder below the build folder.
-    ///
-    /// # Errors
-    /// It cannot be made.
-    pub(crate) fn new() -> Result<Self, String> {
-        let name = format!("load-{}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -20,8 +20,37 @@ pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// Processor time since a process began, all threads, seconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cpu {
+    pub(crate) user: f64,
+    pub(crate) system: f64,
+}
+
+impl Cpu {
+    /// Of the process with this number, or of `self`.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub(crate) fn of(process: &str) -> Result<Self, String> {
+        let path = format!("/proc/{process}/stat");
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        // The second field is the name in parentheses, which may hold anything.
+        let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let mut fields = fields.split_ascii_whitespace().skip(11);
+        let mut seconds = || -> Option<f64> {
+            let ticks: f64 = fields.next()?.parse().ok()?;
+            Some(ticks / ticks_a_second())
+        };
+        match (seconds(), seconds()) {
+            (Some(user), Some(system)) => Ok(Self { user, system }),
+            _ => Err(format!("{path}: unexpected `{text}`")),
+        }
+    }
+}
+
 /// Clock ticks a second in `/proc`.
-pub(crate) fn ticks_a_second() -> f64 {
+fn ticks_a_second() -> f64 {
     static TICKS: OnceLock<f64> = OnceLock::new();
     *TICKS.get_or_init(|| {
         let told = output("getconf", &["CLK_TCK"]);

@@ -19,6 +19,7 @@ mod measure;
 mod options;
 mod report;
 mod scenario;
+mod scratch;
 
 use std::process::ExitCode;
 use std::sync::Arc;

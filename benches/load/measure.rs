@@ -5,12 +5,12 @@ use std::sync::atomic::AtomicBool;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::children::Scratch;
 use crate::contender::{Contender, Engines, Running};
 use crate::loader::{self, Load, Loader};
 use crate::options::Options;
 use crate::report::{Report, Sample};
 use crate::scenario::Scenario;
+use crate::scratch::Scratch;
 
 /// What all runs share.
 struct Rig<'a> {
@@ -27,7 +27,7 @@ struct Rig<'a> {
 pub(crate) fn run(options: &Options, interrupted: &AtomicBool) -> Result<Report, String> {
     let scenarios = options.scenarios()?;
     let kinds = options.kinds()?;
-    let scratch = Scratch::new()?;
+    let scratch = Scratch::new("load")?;
     let rig = Rig {
         options,
         scratch: &scratch,

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::children::Cpu;
 use crate::loader::Counted;
 use crate::machine;
+use crate::machine::Cpu;
 use crate::scenario::Scenario;
 
 /// One run of one proxy.

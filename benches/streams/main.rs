@@ -33,13 +33,15 @@ mod ports;
 mod process;
 mod report;
 mod rounds;
+#[path = "../load/scratch.rs"]
+mod scratch;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use options::Options;
-use process::Scratch;
 use report::Report;
+use scratch::Scratch;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[global_allocator]
@@ -93,7 +95,7 @@ async fn measure(options: Options) -> Result<Report, String> {
     descriptors::ensure(&options)?;
     let rig = Rig {
         options,
-        scratch: Scratch::new()?,
+        scratch: Scratch::new("streams")?,
     };
     let held = idle::measure(&rig).await?;
     let (direct, rounds) = rounds::measure(&rig).await?;

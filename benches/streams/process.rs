@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::machine;
+use crate::machine::Cpu;
 
 /// A process of ours. Killed when dropped, also by a panic.
 #[derive(Debug)]
@@ -101,40 +101,5 @@ pub(crate) fn own_cpu() -> Result<f64, String> {
 }
 
 fn cpu(process: &str) -> Result<f64, String> {
-    let path = format!("/proc/{process}/stat");
-    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    // The second field is the name in parentheses, which may hold anything.
-    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let mut fields = fields.split_ascii_whitespace().skip(11);
-    let mut ticks = || fields.next()?.parse::<f64>().ok();
-    let both = ticks().zip(ticks());
-    let (user, system) = both.ok_or_else(|| format!("{path}: unexpected `{text}`"))?;
-    Ok((user + system) / machine::ticks_a_second())
-}
-
-/// A folder that is removed with this value.
-#[derive(Debug)]
-pub(crate) struct Scratch(PathBuf);
-
-impl Scratch {
-    /// A new folder below the build folder.
-    ///
-    /// # Errors
-    /// It cannot be made.
-    pub(crate) fn new() -> Result<Self, String> {
-        let name = format!("streams-{}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+    Cpu::of(process).map(|cpu| cpu.user + cpu.system)
 }

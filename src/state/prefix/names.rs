@@ -15,7 +15,7 @@ use crate::recent::Recent;
 /// Bytes that one model's memory holds: about 100 conversations of 60,000 tokens in blocks of 16.
 const BYTES: usize = 32 << 20;
 
-/// Units of a section, at least. Looking one up takes as long as hashing 30 tokens.
+/// Units of a section, at least. Chosen.
 const SECTION: usize = 256;
 
 /// Bytes of bookkeeping per section, about.
